@@ -34,91 +34,76 @@ async def gone(pool: LinkPool, left: int = 0) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_link_is_shared_by_one_token_and_by_no_two(node: RunningNode) -> None:
-    async def scenario() -> None:
-        pool = pool_of(node.socket, linger=0.05)
-        alice, again, other = Viewer("a", "t1"), Viewer("a", "t1"), Viewer("a", "t2")
-        async with (
-            pool.borrow("n", alice) as first,
-            pool.borrow("n", again) as second,
-            pool.borrow("n", other) as third,
-        ):
-            assert first is second
-            assert first is not third
-            assert (await first.call(Method.STATUS))["gpus"]
-        await gone(pool)
-        async with pool.borrow("n", alice) as fresh:
-            assert fresh is not first
-        await pool.close()
-        assert len(pool) == 0
-
-    asyncio.run(scenario())
+async def test_a_link_is_shared_by_one_token_and_by_no_two(node: RunningNode) -> None:
+    pool = pool_of(node.socket, linger=0.05)
+    alice, again, other = Viewer("a", "t1"), Viewer("a", "t1"), Viewer("a", "t2")
+    async with (
+        pool.borrow("n", alice) as first,
+        pool.borrow("n", again) as second,
+        pool.borrow("n", other) as third,
+    ):
+        assert first is second
+        assert first is not third
+        assert (await first.call(Method.STATUS))["gpus"]
+    await gone(pool)
+    async with pool.borrow("n", alice) as fresh:
+        assert fresh is not first
+    await pool.close()
+    assert len(pool) == 0
 
 
-def test_a_link_that_is_borrowed_again_in_time_stays(node: RunningNode) -> None:
-    async def scenario() -> None:
-        pool = pool_of(node.socket, linger=600)
-        viewer = Viewer("a", "t")
-        async with pool.borrow("n", viewer) as first:
-            pass
-        async with pool.borrow("n", viewer) as second:
-            assert second is first
-        await pool.close()
-
-    asyncio.run(scenario())
+async def test_a_link_that_is_borrowed_again_in_time_stays(node: RunningNode) -> None:
+    pool = pool_of(node.socket, linger=600)
+    viewer = Viewer("a", "t")
+    async with pool.borrow("n", viewer) as first:
+        pass
+    async with pool.borrow("n", viewer) as second:
+        assert second is first
+    await pool.close()
 
 
-def test_one_person_takes_no_place_from_others(node: RunningNode) -> None:
-    async def scenario() -> None:
-        pool = pool_of(node.socket, most=3, most_each=2, linger=600)
-        async with pool.borrow("n", Viewer("a", "1")), pool.borrow("n", Viewer("a", "2")):
-            with pytest.raises(NodeProblem, match="Too many pages") as refused:
-                async with pool.borrow("n", Viewer("a", "3")):
+async def test_one_person_takes_no_place_from_others(node: RunningNode) -> None:
+    pool = pool_of(node.socket, most=3, most_each=2, linger=600)
+    async with pool.borrow("n", Viewer("a", "1")), pool.borrow("n", Viewer("a", "2")):
+        with pytest.raises(NodeProblem, match="Too many pages") as refused:
+            async with pool.borrow("n", Viewer("a", "3")):
+                pass
+        assert refused.value.reason == "rate_limited"
+        async with pool.borrow("n", Viewer("b", "4")), pool.borrow("n", Viewer("b", "4")):
+            with pytest.raises(NodeProblem, match="Too many pages"):
+                async with pool.borrow("n", Viewer("c", "5")):
                     pass
-            assert refused.value.reason == "rate_limited"
-            async with pool.borrow("n", Viewer("b", "4")), pool.borrow("n", Viewer("b", "4")):
-                with pytest.raises(NodeProblem, match="Too many pages"):
-                    async with pool.borrow("n", Viewer("c", "5")):
-                        pass
-        # Those that are unused make room.
-        async with pool.borrow("n", Viewer("c", "6")) as link:
+    # Those that are unused make room.
+    async with pool.borrow("n", Viewer("c", "6")) as link:
+        assert link.state.connected
+    assert len(pool) == 3
+    await pool.close()
+
+
+async def test_no_node_manager_is_said_at_once(tmp_path: Path) -> None:
+    pool = pool_of(tmp_path / "nothing")
+    async with asyncio.timeout(60), pool.borrow("n", Viewer("a", "t")) as link:
+        assert not link.state.connected
+        assert "cannot be reached" in link.state.message
+        with pytest.raises(NodeProblem, match="cannot be reached"):
+            await link.call(Method.STATUS)
+    await pool.close()
+
+
+async def test_a_node_manager_that_comes_back_is_found(tmp_path: Path) -> None:
+    viewer = Viewer("a", "t")
+    with RunningNode(tmp_path) as running:
+        pool = pool_of(running.socket)
+        async with pool.borrow("n", viewer) as link:
             assert link.state.connected
-        assert len(pool) == 3
+        running.kill9()
+        async with pool.borrow("n", viewer) as link, asyncio.timeout(60):
+            while link.state.connected:
+                await asyncio.sleep(0.01)
+        running.start()
+        async with pool.borrow("n", viewer) as link:
+            assert link.state.connected
         await pool.close()
-
-    asyncio.run(scenario())
-
-
-def test_no_node_manager_is_said_at_once(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        pool = pool_of(tmp_path / "nothing")
-        async with asyncio.timeout(60), pool.borrow("n", Viewer("a", "t")) as link:
-            assert not link.state.connected
-            assert "cannot be reached" in link.state.message
-            with pytest.raises(NodeProblem, match="cannot be reached"):
-                await link.call(Method.STATUS)
-        await pool.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_node_manager_that_comes_back_is_found(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        viewer = Viewer("a", "t")
-        with RunningNode(tmp_path) as running:
-            pool = pool_of(running.socket)
-            async with pool.borrow("n", viewer) as link:
-                assert link.state.connected
-            running.kill9()
-            async with pool.borrow("n", viewer) as link, asyncio.timeout(60):
-                while link.state.connected:
-                    await asyncio.sleep(0.01)
-            running.start()
-            async with pool.borrow("n", viewer) as link:
-                assert link.state.connected
-            await pool.close()
-
-    asyncio.run(scenario())
 
 
 def test_a_token_is_in_no_repr() -> None:

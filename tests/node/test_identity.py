@@ -286,7 +286,7 @@ def test_a_name_service_that_fails_is_not_somebody_without_an_entry(tmp_path: Pa
     assert (nobody, root) == ("nobody", "root"), "the others are let in"
 
 
-def test_who_was_known_stays_while_the_database_does_not_answer(
+async def test_who_was_known_stays_while_the_database_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fails(uid: int) -> None:
@@ -294,17 +294,14 @@ def test_who_was_known_stays_while_the_database_does_not_answer(
 
     monkeypatch.setattr("jupyter_gpushare.node.people.identity.BELIEVED", 0.0)
 
-    async def story() -> None:
-        identity = PeerIdentity(nameless=True)
-        peer = Peer(1, NOBODY.pw_uid, NOBODY.pw_gid)
-        assert (await identity.identify(peer, None)).environment == "nobody"
-        monkeypatch.setattr("jupyter_gpushare.node.people.identity.user_entry", fails)
-        assert (await identity.identify(peer, None)).environment == "nobody"
-        with pytest.raises(IdentityRefused, match="no answer"):
-            await identity.identify(Peer(1, STRANGER, STRANGER), None)
-        identity.close()
-
-    asyncio.run(story())
+    identity = PeerIdentity(nameless=True)
+    peer = Peer(1, NOBODY.pw_uid, NOBODY.pw_gid)
+    assert (await identity.identify(peer, None)).environment == "nobody"
+    monkeypatch.setattr("jupyter_gpushare.node.people.identity.user_entry", fails)
+    assert (await identity.identify(peer, None)).environment == "nobody"
+    with pytest.raises(IdentityRefused, match="no answer"):
+        await identity.identify(Peer(1, STRANGER, STRANGER), None)
+    identity.close()
 
 
 def test_a_slow_user_database_does_not_stop_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,39 +163,36 @@ class Dumb(SimulatedInventory):
         return super().read()
 
 
-def test_nothing_is_granted_on_an_old_measurement(tmp_path: Path) -> None:
+async def test_nothing_is_granted_on_an_old_measurement(tmp_path: Path) -> None:
     """The driver was updated under way: what was measured before says nothing of now."""
     inventory = Dumb("1x24GiB")
 
-    async def story() -> None:
-        async with managing(
-            tmp_path / "ledger.sqlite",
-            inventory=inventory,
-            measure_interval=0.01,
-            measured_within=0.1,
-        ) as manager:
-            inventory.problem = "Its library and its kernel module differ."
-            (books,) = manager.state.gpus.values()
-            async with asyncio.timeout(60):
-                while books.problem is None:
-                    await asyncio.sleep(0.01)
-                    (books,) = manager.state.gpus.values()
-            assert books.problem == (
-                "Its library and its kernel module differ, and for 0.1 s nothing was measured."
+    async with managing(
+        tmp_path / "ledger.sqlite",
+        inventory=inventory,
+        measure_interval=0.01,
+        measured_within=0.1,
+    ) as manager:
+        inventory.problem = "Its library and its kernel module differ."
+        (books,) = manager.state.gpus.values()
+        async with asyncio.timeout(60):
+            while books.problem is None:
+                await asyncio.sleep(0.01)
+                (books,) = manager.state.gpus.values()
+        assert books.problem == (
+            "Its library and its kernel module differ, and for 0.1 s nothing was measured."
+        )
+        granted = asyncio.Event()
+        lease = ask(1)
+        assert isinstance(await manager.submit(lease), core.Wait), "it waits, and is not lost"
+        manager.listeners.append(
+            lambda outcome, state: (
+                granted.set() if state.leases[lease.lease].phase is LeasePhase.HELD else None
             )
-            granted = asyncio.Event()
-            lease = ask(1)
-            assert isinstance(await manager.submit(lease), core.Wait), "it waits, and is not lost"
-            manager.listeners.append(
-                lambda outcome, state: (
-                    granted.set() if state.leases[lease.lease].phase is LeasePhase.HELD else None
-                )
-            )
-            inventory.problem = None
-            async with asyncio.timeout(60):
-                await granted.wait()
-
-    asyncio.run(story())
+        )
+        inventory.problem = None
+        async with asyncio.timeout(60):
+            await granted.wait()
 
 
 class Still(Obliging):
@@ -216,35 +213,32 @@ class Seen(SimulatedInventory):
         return tuple(replace(gpu, simulated=False) for gpu in super().discover())
 
 
-def test_a_program_is_idle_while_nothing_of_it_computes(
+async def test_a_program_is_idle_while_nothing_of_it_computes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resting, "RESTS", 0.2)
     monkeypatch.setattr(resting, "EVERY", 0.02)
     monkeypatch.setattr(Still, "works", False)
 
-    async def story() -> None:
-        async with managing(
-            tmp_path / "ledger.sqlite",
-            processes=Still,
-            inventory=Seen("1x24GiB"),
-            measure_interval=0.01,
-        ) as manager:
-            lease = ask(1)
-            await manager.submit(lease)
+    async with managing(
+        tmp_path / "ledger.sqlite",
+        processes=Still,
+        inventory=Seen("1x24GiB"),
+        measure_interval=0.01,
+    ) as manager:
+        lease = ask(1)
+        await manager.submit(lease)
 
-            async def is_(activity: Activity) -> None:
-                async with asyncio.timeout(60):
-                    while manager.state.leases[lease.lease].activity is not activity:
-                        await asyncio.sleep(0.01)
+        async def is_(activity: Activity) -> None:
+            async with asyncio.timeout(60):
+                while manager.state.leases[lease.lease].activity is not activity:
+                    await asyncio.sleep(0.01)
 
-            await is_(Activity.IDLE)
-            Still.works = True
-            await is_(Activity.BUSY)
-            Still.works = False
-            await is_(Activity.IDLE)
-
-    asyncio.run(story())
+        await is_(Activity.IDLE)
+        Still.works = True
+        await is_(Activity.BUSY)
+        Still.works = False
+        await is_(Activity.IDLE)
 
 
 def test_a_driver_that_hangs_is_no_measurement(tmp_path: Path) -> None:
@@ -395,177 +389,155 @@ def orders(manager: Manager) -> list[cmd.Command]:
     ]
 
 
-def test_an_order_that_cannot_be_written_is_refused_and_nothing_changes(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with managing(tmp_path / "ledger.sqlite", check=True) as manager:
-            for order in orders(manager):
-                before = manager.state.quotas, manager.state.out
-                disk(manager).full.append(True)
-                decision = await manager.submit(order)
-                assert isinstance(decision, core.Refuse)
-                assert "The disk is full." in decision.message
-                assert (manager.state.quotas, manager.state.out) == before
-                assert isinstance(await manager.submit(order), core.Done), "the disk is well"
-                while manager.state.problem is not None:
-                    await manager.submit(cmd.Tick(CLOCK.boot(), CLOCK.boot()))
-            kept, _ = await manager.in_ledger(lambda: durable(manager))
-            assert kept.quotas.overrides == manager.state.quotas.overrides
-            assert kept.out == manager.state.out
-
-    asyncio.run(story())
-
-
-def test_orders_outlive_a_loss_of_power_which_no_lease_does(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with managing(tmp_path / "ledger.sqlite") as manager:
-            assert isinstance(await manager.submit(ask(1)), core.Grant)
-            assert ({"LeaseQueued", "LeaseGranted"}, False) in disk(manager).flushed
-            for order in orders(manager):
-                del disk(manager).flushed[:]
-                await manager.submit(order)
-                assert disk(manager).flushed[0][1], order
-
-    asyncio.run(story())
+async def test_an_order_that_cannot_be_written_is_refused_and_nothing_changes(
+    tmp_path: Path,
+) -> None:
+    async with managing(tmp_path / "ledger.sqlite", check=True) as manager:
+        for order in orders(manager):
+            before = manager.state.quotas, manager.state.out
+            disk(manager).full.append(True)
+            decision = await manager.submit(order)
+            assert isinstance(decision, core.Refuse)
+            assert "The disk is full." in decision.message
+            assert (manager.state.quotas, manager.state.out) == before
+            assert isinstance(await manager.submit(order), core.Done), "the disk is well"
+            while manager.state.problem is not None:
+                await manager.submit(cmd.Tick(CLOCK.boot(), CLOCK.boot()))
+        kept, _ = await manager.in_ledger(lambda: durable(manager))
+        assert kept.quotas.overrides == manager.state.quotas.overrides
+        assert kept.out == manager.state.out
 
 
-def test_a_disk_that_is_full_again_at_once_grants_nobody_in_between(
+async def test_orders_outlive_a_loss_of_power_which_no_lease_does(tmp_path: Path) -> None:
+    async with managing(tmp_path / "ledger.sqlite") as manager:
+        assert isinstance(await manager.submit(ask(1)), core.Grant)
+        assert ({"LeaseQueued", "LeaseGranted"}, False) in disk(manager).flushed
+        for order in orders(manager):
+            del disk(manager).flushed[:]
+            await manager.submit(order)
+            assert disk(manager).flushed[0][1], order
+
+
+async def test_a_disk_that_is_full_again_at_once_grants_nobody_in_between(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story() -> None:
-        async with managing(tmp_path / "ledger.sqlite", check=True) as manager:
-            told = []
-            manager.listeners.append(
-                lambda outcome, _: told.extend(
-                    e.lease for e in outcome.events if isinstance(e, LeaseGranted)
-                )
+    async with managing(tmp_path / "ledger.sqlite", check=True) as manager:
+        told = []
+        manager.listeners.append(
+            lambda outcome, _: told.extend(
+                e.lease for e in outcome.events if isinstance(e, LeaseGranted)
             )
-            for number, who in enumerate(("alice", "bob", "carol")):
-                await manager.submit(ask(number, who))
-            assert told == ["lease-0", "lease-1"]
-            # The release cannot be written; then it can; then granting cannot go on after all.
-            disk(manager).full.extend([True, False, True])
-            at = CLOCK.boot()
-            await manager.submit(cmd.ProcessGone(at, process(10_000)))
-            assert manager.state.problem == "The disk is full."
-            await manager.submit(cmd.Tick(at, at))
-            async with asyncio.timeout(60):
-                while caplog.text.count("The ledger refused") < 2:
-                    await asyncio.sleep(0)
-            assert told == ["lease-0", "lease-1"]
-            assert manager.state.problem == "The disk is full."
-            async with asyncio.timeout(60):
-                while "lease-2" not in told:  # by itself, at the next tick
-                    await asyncio.sleep(0.01)
-            _, granted = await manager.in_ledger(lambda: durable(manager))
-            assert "lease-2" in granted
+        )
+        for number, who in enumerate(("alice", "bob", "carol")):
+            await manager.submit(ask(number, who))
+        assert told == ["lease-0", "lease-1"]
+        # The release cannot be written; then it can; then granting cannot go on after all.
+        disk(manager).full.extend([True, False, True])
+        at = CLOCK.boot()
+        await manager.submit(cmd.ProcessGone(at, process(10_000)))
+        assert manager.state.problem == "The disk is full."
+        await manager.submit(cmd.Tick(at, at))
+        async with asyncio.timeout(60):
+            while caplog.text.count("The ledger refused") < 2:
+                await asyncio.sleep(0)
+        assert told == ["lease-0", "lease-1"]
+        assert manager.state.problem == "The disk is full."
+        async with asyncio.timeout(60):
+            while "lease-2" not in told:  # by itself, at the next tick
+                await asyncio.sleep(0.01)
+        _, granted = await manager.in_ledger(lambda: durable(manager))
+        assert "lease-2" in granted
 
-    asyncio.run(story())
 
-
-def test_a_broken_invariant_stops_grants_and_nothing_else(
+async def test_a_broken_invariant_stops_grants_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story() -> None:
-        async with managing(tmp_path / "ledger.sqlite", check=True) as manager:
-            held = await manager.submit(ask(1))
-            assert isinstance(held, core.Grant)
+    async with managing(tmp_path / "ledger.sqlite", check=True) as manager:
+        held = await manager.submit(ask(1))
+        assert isinstance(held, core.Grant)
 
-            def broken(state: State) -> None:
-                raise InvariantBroken("memory was promised twice")
+        def broken(state: State) -> None:
+            raise InvariantBroken("memory was promised twice")
 
-            with monkeypatch.context() as patch:
-                patch.setattr(core, "check", broken)
-                refused = await manager.submit(ask(2))
-            for decision in (refused, await manager.submit(ask(3))):
-                assert isinstance(decision, core.Refuse)
-                assert decision.reason is RefusalReason.UNAVAILABLE
-                assert "memory was promised twice" in decision.message
-            assert manager.state.problem
-            beat = cmd.Heartbeat(
-                CLOCK.boot(), held.lease, EnvironmentName("alice"), process(10_001)
-            )
-            assert await manager.submit(beat) == core.Done(held.lease)
-            assert not manager.crashed.is_set()
-
-    asyncio.run(story())
+        with monkeypatch.context() as patch:
+            patch.setattr(core, "check", broken)
+            refused = await manager.submit(ask(2))
+        for decision in (refused, await manager.submit(ask(3))):
+            assert isinstance(decision, core.Refuse)
+            assert decision.reason is RefusalReason.UNAVAILABLE
+            assert "memory was promised twice" in decision.message
+        assert manager.state.problem
+        beat = cmd.Heartbeat(CLOCK.boot(), held.lease, EnvironmentName("alice"), process(10_001))
+        assert await manager.submit(beat) == core.Done(held.lease)
+        assert not manager.crashed.is_set()
 
 
-def test_a_process_that_may_not_be_watched_is_tried_again(tmp_path: Path) -> None:
-    async def story() -> None:
-        made: list[Forbidding] = []
+async def test_a_process_that_may_not_be_watched_is_tried_again(tmp_path: Path) -> None:
+    made: list[Forbidding] = []
 
-        class Remembered(Forbidding):
-            def __init__(self, *given: Any) -> None:
-                super().__init__(*given)
-                made.append(self)
+    class Remembered(Forbidding):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            made.append(self)
 
-        path = tmp_path / "ledger.sqlite"
-        async with managing(path, processes=Remembered, retry_interval=0.01) as manager:
-            assert isinstance(await manager.submit(ask(1)), core.Grant)
-            async with asyncio.timeout(60):
-                while process(10_001) not in made[0].watched:
-                    await asyncio.sleep(0.01)
-            assert made[0].refusals == 3
-            assert not manager.crashed.is_set()
-
-    asyncio.run(story())
+    path = tmp_path / "ledger.sqlite"
+    async with managing(path, processes=Remembered, retry_interval=0.01) as manager:
+        assert isinstance(await manager.submit(ask(1)), core.Grant)
+        async with asyncio.timeout(60):
+            while process(10_001) not in made[0].watched:
+                await asyncio.sleep(0.01)
+        assert made[0].refusals == 3
+        assert not manager.crashed.is_set()
 
 
-def test_a_process_that_may_not_be_signalled_is_only_reported(
+async def test_a_process_that_may_not_be_signalled_is_only_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = plain_config(
         heartbeat_timeout=0.1, restart_grace=0.0, stalled_action=HolderAction.KILL
     )
 
-    async def story() -> None:
-        path = tmp_path / "ledger.sqlite"
-        async with managing(path, processes=Forbidding, config=config) as manager:
-            assert isinstance(await manager.submit(ask(1)), core.Grant)
-            async with asyncio.timeout(60):
-                while "May not send SIGKILL" not in caplog.text:
-                    await asyncio.sleep(0.01)
-            assert isinstance(await manager.submit(ask(2)), core.Grant)
-
-    asyncio.run(story())
+    path = tmp_path / "ledger.sqlite"
+    async with managing(path, processes=Forbidding, config=config) as manager:
+        assert isinstance(await manager.submit(ask(1)), core.Grant)
+        async with asyncio.timeout(60):
+            while "May not send SIGKILL" not in caplog.text:
+                await asyncio.sleep(0.01)
+        assert isinstance(await manager.submit(ask(2)), core.Grant)
 
 
-def test_a_bug_in_the_loop_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_in_the_loop_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def bug(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    async def story() -> None:
-        async with managing(tmp_path / "ledger.sqlite") as manager:
-            monkeypatch.setattr(core, "step", bug)
-            manager.ask(ask(1), owner=NODE)
-            async with asyncio.timeout(60):
-                await manager.crashed.wait()
-            assert isinstance(manager.crash, ZeroDivisionError)
-
-    asyncio.run(story())
+    async with managing(tmp_path / "ledger.sqlite") as manager:
+        monkeypatch.setattr(core, "step", bug)
+        manager.ask(ask(1), owner=NODE)
+        async with asyncio.timeout(60):
+            await manager.crashed.wait()
+        assert isinstance(manager.crash, ZeroDivisionError)
 
 
-def test_a_ledger_that_breaks_is_no_observer(
+async def test_a_ledger_that_breaks_is_no_observer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is not on disk is not told, whatever the ledger died of."""
 
-    async def story() -> None:
-        async with managing(tmp_path / "ledger.sqlite") as manager:
-            told: list[object] = []
+    async with managing(tmp_path / "ledger.sqlite") as manager:
+        told: list[object] = []
 
-            def bug(*_: object, **_more: object) -> None:
-                raise ZeroDivisionError("a bug in the ledger")
+        def bug(*_: object, **_more: object) -> None:
+            raise ZeroDivisionError("a bug in the ledger")
 
-            monkeypatch.setattr(FlakyLedger, "append", bug)
-            manager.listeners.append(lambda outcome, state: told.append(outcome))
-            manager.ask(ask(1), told.append, owner=NODE)
-            async with asyncio.timeout(60):
-                await manager.crashed.wait()
-            assert isinstance(manager.crash, ZeroDivisionError)
-            assert told == []
-
-    asyncio.run(story())
+        monkeypatch.setattr(FlakyLedger, "append", bug)
+        manager.listeners.append(lambda outcome, state: told.append(outcome))
+        manager.ask(ask(1), told.append, owner=NODE)
+        async with asyncio.timeout(60):
+            await manager.crashed.wait()
+        assert isinstance(manager.crash, ZeroDivisionError)
+        assert told == []
 
 
 def test_who_holds_a_lease_pays_for_the_end_of_its_process(tmp_path: Path) -> None:
@@ -636,7 +608,7 @@ def test_who_waits_is_answered_before_those_who_look_on_are_told(tmp_path: Path)
     assert told[:4] == ["answer", "answer", "listener", "listener"]
 
 
-def test_a_ledger_that_cannot_be_read_stops_nobody(
+async def test_a_ledger_that_cannot_be_read_stops_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A budget is no reason for a node manager not to start, or to end."""
@@ -649,17 +621,14 @@ def test_a_ledger_that_cannot_be_read_stops_nobody(
 
     monkeypatch.setattr(Reads, "usage", usage)
 
-    async def run() -> None:
-        async with managing(tmp_path / "ledger.sqlite", budget_interval=0.01) as manager:
-            bob = EnvironmentName("bob")
-            quota = Quota(1, gpu_hours=5.0)
-            await manager.submit(cmd.SetQuota(CLOCK.boot(), bob, quota, bob))
-            async with asyncio.timeout(60):
-                while len(tries) < 3:  # at the start, and then again and again
-                    await asyncio.sleep(0.01)
-            assert isinstance(await manager.submit(ask(1)), core.Grant)
-
-    asyncio.run(run())
+    async with managing(tmp_path / "ledger.sqlite", budget_interval=0.01) as manager:
+        bob = EnvironmentName("bob")
+        quota = Quota(1, gpu_hours=5.0)
+        await manager.submit(cmd.SetQuota(CLOCK.boot(), bob, quota, bob))
+        async with asyncio.timeout(60):
+            while len(tries) < 3:  # at the start, and then again and again
+                await asyncio.sleep(0.01)
+        assert isinstance(await manager.submit(ask(1)), core.Grant)
 
 
 class Rounds(asyncio.Event):
@@ -672,7 +641,7 @@ class Rounds(asyncio.Event):
         super().clear()
 
 
-def test_nothing_is_read_while_no_quota_has_a_budget(
+async def test_nothing_is_read_while_no_quota_has_a_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever reads for people has better things to do."""
@@ -685,22 +654,19 @@ def test_nothing_is_read_while_no_quota_has_a_budget(
 
     monkeypatch.setattr(Reads, "usage", usage)
 
-    async def run() -> None:
-        async with managing(tmp_path / "ledger.sqlite", budget_interval=0.01) as manager:
-            rounds = Rounds()
-            manager._budgets_wanted = rounds
-            async with asyncio.timeout(60):
-                while rounds.begun < 5:
-                    await asyncio.sleep(0.01)
-            assert len(calls) == 1, "once at the start, before the first grant"
-            alice = EnvironmentName("alice")
-            quota = Quota(1, gpu_hours=5.0)
-            await manager.submit(cmd.SetQuota(CLOCK.boot(), alice, quota, alice))
-            async with asyncio.timeout(60):
-                while len(calls) < 3:
-                    await asyncio.sleep(0.01)
-
-    asyncio.run(run())
+    async with managing(tmp_path / "ledger.sqlite", budget_interval=0.01) as manager:
+        rounds = Rounds()
+        manager._budgets_wanted = rounds
+        async with asyncio.timeout(60):
+            while rounds.begun < 5:
+                await asyncio.sleep(0.01)
+        assert len(calls) == 1, "once at the start, before the first grant"
+        alice = EnvironmentName("alice")
+        quota = Quota(1, gpu_hours=5.0)
+        await manager.submit(cmd.SetQuota(CLOCK.boot(), alice, quota, alice))
+        async with asyncio.timeout(60):
+            while len(calls) < 3:
+                await asyncio.sleep(0.01)
 
 
 def test_half_of_what_is_available_is_for_parking(tmp_path: Path) -> None:
@@ -737,7 +703,7 @@ def test_half_of_what_is_available_is_for_parking(tmp_path: Path) -> None:
     assert len(looked) == 2
 
 
-def test_budgets_are_charged_the_time_of_turns(tmp_path: Path) -> None:
+async def test_budgets_are_charged_the_time_of_turns(tmp_path: Path) -> None:
     """Alice held one GPU for an hour, and had its turn for 20 minutes of it."""
     path, wall = tmp_path / "ledger.sqlite", CLOCK.wall() - 7200.0
     with contextlib.closing(Ledger.open(path, history=1e6, wall=wall)) as ledger:
@@ -748,10 +714,7 @@ def test_budgets_are_charged_the_time_of_turns(tmp_path: Path) -> None:
         ledger.append([Record("LeaseEnded", 3601.0, wall + 3600.0, "alice", "L", gone)])
         ledger.write_snapshot([])  # the lease itself is history
 
-    async def story() -> None:
-        async with managing(path) as manager:
-            (row,) = await manager.reads.ask("", lambda reads: reads.usage(0.0, CLOCK.wall(), None))
-            assert row.gpu_seconds_held == pytest.approx(3600.0)
-            assert manager.state.budget(EnvironmentName("alice")).spent == pytest.approx(1 / 3)
-
-    asyncio.run(story())
+    async with managing(path) as manager:
+        (row,) = await manager.reads.ask("", lambda reads: reads.usage(0.0, CLOCK.wall(), None))
+        assert row.gpu_seconds_held == pytest.approx(3600.0)
+        assert manager.state.budget(EnvironmentName("alice")).spent == pytest.approx(1 / 3)

@@ -46,72 +46,66 @@ def test_hundreds_who_open_it_and_say_nothing_keep_nobody_out(tmp_path: Path, po
         assert node.status()["node"]
 
 
-def test_a_flood_of_it_is_taken_a_few_at_a_time_and_each_asks_once(port: int) -> None:
-    async def scene() -> None:
-        registry, loop = CollectorRegistry(), asyncio.get_running_loop()
-        made, turn, in_turn = 0, 0, Counter[int]()
+async def test_a_flood_of_it_is_taken_a_few_at_a_time_and_each_asks_once(port: int) -> None:
+    registry, loop = CollectorRegistry(), asyncio.get_running_loop()
+    made, turn, in_turn = 0, 0, Counter[int]()
 
-        class Made(Collector):
-            def collect(self) -> list[Metric]:
-                nonlocal made
-                made += 1
-                return []
+    class Made(Collector):
+        def collect(self) -> list[Metric]:
+            nonlocal made
+            made += 1
+            return []
 
-        registry.register(Made())
-        made = 0  # it is asked when it is registered, too
-        server = metricsport.serve(registry, "127.0.0.1", port)
-        takes = server.handle_stream
+    registry.register(Made())
+    made = 0  # it is asked when it is registered, too
+    server = metricsport.serve(registry, "127.0.0.1", port)
+    takes = server.handle_stream
 
-        def count(stream: Any, address: Any) -> None:
-            in_turn[turn] += 1
-            takes(stream, address)
+    def count(stream: Any, address: Any) -> None:
+        in_turn[turn] += 1
+        takes(stream, address)
 
-        def tick() -> None:
-            nonlocal turn
-            turn += 1
-            if in_turn.total() < 40:
-                loop.call_soon(tick)
+    def tick() -> None:
+        nonlocal turn
+        turn += 1
+        if in_turn.total() < 40:
+            loop.call_soon(tick)
 
-        server.handle_stream = count  # type: ignore[method-assign]
+    server.handle_stream = count  # type: ignore[method-assign]
 
-        async def ask() -> bytes:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n" * 3)
-            said = await reader.read()
-            writer.close()
-            return said
+    async def ask() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n" * 3)
+        said = await reader.read()
+        writer.close()
+        return said
 
-        tick()
-        async with asyncio.timeout(60):
-            said = await asyncio.gather(*(ask() for _ in range(40)))
-        assert all(one.count(b"200 OK") == 1 for one in said)
-        assert in_turn.total() == 40
-        assert max(in_turn.values()) <= 4
-        assert made < 20
-        server.stop()
-        await server.close_all_connections()
-
-    asyncio.run(scene())
+    tick()
+    async with asyncio.timeout(60):
+        said = await asyncio.gather(*(ask() for _ in range(40)))
+    assert all(one.count(b"200 OK") == 1 for one in said)
+    assert in_turn.total() == 40
+    assert max(in_turn.values()) <= 4
+    assert made < 20
+    server.stop()
+    await server.close_all_connections()
 
 
-def test_a_user_of_this_host_is_one_from_whatever_address(port: int) -> None:
+async def test_a_user_of_this_host_is_one_from_whatever_address(port: int) -> None:
     """Else each of millions of loopback addresses would have a place of its own."""
 
-    async def scene() -> None:
-        server = metricsport.serve(CollectorRegistry(), "127.0.0.1", port)
-        with contextlib.ExitStack() as stack:
-            for number in range(1, 4):
-                source = (f"127.3.2.{number}", 0)
-                wire = socket.create_connection(("127.0.0.1", port), 20, source)
-                stack.enter_context(wire)
-            async with asyncio.timeout(60):
-                while len(server._open) < 3:
-                    await asyncio.sleep(0.01)
-            assert set(server._open.values()) == {f"user {os.getuid()} of this host"}
-        server.stop()
-        await server.close_all_connections()
-
-    asyncio.run(scene())
+    server = metricsport.serve(CollectorRegistry(), "127.0.0.1", port)
+    with contextlib.ExitStack() as stack:
+        for number in range(1, 4):
+            source = (f"127.3.2.{number}", 0)
+            wire = socket.create_connection(("127.0.0.1", port), 20, source)
+            stack.enter_context(wire)
+        async with asyncio.timeout(60):
+            while len(server._open) < 3:
+                await asyncio.sleep(0.01)
+        assert set(server._open.values()) == {f"user {os.getuid()} of this host"}
+    server.stop()
+    await server.close_all_connections()
 
 
 PARKING = (

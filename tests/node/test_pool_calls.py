@@ -165,7 +165,9 @@ def test_reports_come_without_a_change_too_because_loans_count_from_them(pool: P
     assert pool.report()["at"] > before
 
 
-def test_reports_of_many_changes_do_not_follow_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reports_of_many_changes_do_not_follow_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(calls, "SOONEST", 3600.0)
     monkeypatch.setattr(calls.PoolCalls, "_report", lambda _: {})
     manager: Any = SimpleNamespace(
@@ -177,21 +179,16 @@ def test_reports_of_many_changes_do_not_follow_at_once(monkeypatch: pytest.Monke
         told.append(name)
         return True
 
-    async def story() -> None:
-        names = ("recent", "talking", "estimates", "ask", "refused", "news")
-        ours: Any = calls.PoolCalls(
-            manager, None, name="b", version="0", **dict.fromkeys(names, print)
-        )
-        ours._followers[1] = SimpleNamespace(conn=SimpleNamespace(notify=notify))
-        pushing = asyncio.create_task(ours.push())
-        for _ in range(3):
-            ours._changed.set()
-            for _ in range(20):  # turns of the loop: it would report again if it did
-                await asyncio.sleep(0)
-        assert told == [Notice.REPORT.value]
-        pushing.cancel()
-
-    asyncio.run(story())
+    names = ("recent", "talking", "estimates", "ask", "refused", "news")
+    ours: Any = calls.PoolCalls(manager, None, name="b", version="0", **dict.fromkeys(names, print))
+    ours._followers[1] = SimpleNamespace(conn=SimpleNamespace(notify=notify))
+    pushing = asyncio.create_task(ours.push())
+    for _ in range(3):
+        ours._changed.set()
+        for _ in range(20):  # turns of the loop: it would report again if it did
+            await asyncio.sleep(0)
+    assert told == [Notice.REPORT.value]
+    pushing.cancel()
 
 
 def test_programs_wait_for_the_pool_and_are_told_where_they_would_not(

@@ -309,57 +309,48 @@ def test_send_says_when_it_is_not_allowed(start: Start) -> None:
     assert is_alive(process)
 
 
-def test_the_end_is_told_at_once_and_once(start: Start) -> None:
-    async def scenario() -> None:
-        watching = Watching()
-        running, other = start(), start()
-        process, stays = known(running.pid), known(other.pid)
-        assert watching.watch.watch(process)
-        assert watching.watch.watch(stays)
-        assert watching.watch.watch(process), "watching twice is watching once"
-        killed = time.monotonic()
-        running.kill()
-        await watching.until_gone()
-        assert time.monotonic() - killed < 10.0, "its end was told, not its silence noticed"
-        assert watching.gone == [process]
-        watching.watch.close()
-        watching.watch.close()
-
-    asyncio.run(scenario())
+async def test_the_end_is_told_at_once_and_once(start: Start) -> None:
+    watching = Watching()
+    running, other = start(), start()
+    process, stays = known(running.pid), known(other.pid)
+    assert watching.watch.watch(process)
+    assert watching.watch.watch(stays)
+    assert watching.watch.watch(process), "watching twice is watching once"
+    killed = time.monotonic()
+    running.kill()
+    await watching.until_gone()
+    assert time.monotonic() - killed < 10.0, "its end was told, not its silence noticed"
+    assert watching.gone == [process]
+    watching.watch.close()
+    watching.watch.close()
 
 
-def test_a_process_gone_before_the_watch(start: Start) -> None:
-    async def scenario() -> None:
-        watching = Watching()
-        running = start()
-        process = known(running.pid)
-        running.kill()
-        until(lambda: state_of(running.pid) == "Z")
-        assert not watching.watch.watch(process), "a zombie is gone"
-        running.wait()
-        assert not watching.watch.watch(process)
-        assert await watching.next_gone(start()) == []
-
-    asyncio.run(scenario())
+async def test_a_process_gone_before_the_watch(start: Start) -> None:
+    watching = Watching()
+    running = start()
+    process = known(running.pid)
+    running.kill()
+    until(lambda: state_of(running.pid) == "Z")
+    assert not watching.watch.watch(process), "a zombie is gone"
+    running.wait()
+    assert not watching.watch.watch(process)
+    assert await watching.next_gone(start()) == []
 
 
-def test_a_stopped_process_is_not_gone_until_it_is_killed(start: Start) -> None:
-    async def scenario() -> None:
-        watching = Watching()
-        running = start()
-        process = known(running.pid)
-        watching.watch.watch(process)
-        send(process, signal.SIGSTOP)
-        until(lambda: state_of(running.pid) == "T")
-        assert await watching.next_gone(start()) == []
-        send(process, signal.SIGKILL)
-        await watching.until_gone(2)
-        assert watching.gone[1:] == [process]
-
-    asyncio.run(scenario())
+async def test_a_stopped_process_is_not_gone_until_it_is_killed(start: Start) -> None:
+    watching = Watching()
+    running = start()
+    process = known(running.pid)
+    watching.watch.watch(process)
+    send(process, signal.SIGSTOP)
+    until(lambda: state_of(running.pid) == "T")
+    assert await watching.next_gone(start()) == []
+    send(process, signal.SIGKILL)
+    await watching.until_gone(2)
+    assert watching.gone[1:] == [process]
 
 
-def test_a_process_whose_main_thread_ended_lives_on(start: Start) -> None:
+async def test_a_process_whose_main_thread_ended_lives_on(start: Start) -> None:
     code = (
         "import ctypes, threading, sys\n"
         "threading.Thread(target=lambda: sys.stdin.read()).start()\n"
@@ -367,20 +358,17 @@ def test_a_process_whose_main_thread_ended_lives_on(start: Start) -> None:
         "ctypes.CDLL(None).pthread_exit(None)\n"
     )
 
-    async def scenario() -> None:
-        watching = Watching()
-        running = start(sys.executable, "-c", code)
-        assert running.stdout is not None
-        running.stdout.readline()
-        process = known(running.pid)
-        watching.watch.watch(process)
-        until(lambda: state_of(running.pid) == "Z")
-        assert is_alive(process), "a thread still computes"
-        assert watching.gone == []
-        running.kill()
-        await watching.until_gone()
-
-    asyncio.run(scenario())
+    watching = Watching()
+    running = start(sys.executable, "-c", code)
+    assert running.stdout is not None
+    running.stdout.readline()
+    process = known(running.pid)
+    watching.watch.watch(process)
+    until(lambda: state_of(running.pid) == "Z")
+    assert is_alive(process), "a thread still computes"
+    assert watching.gone == []
+    running.kill()
+    await watching.until_gone()
 
 
 def test_the_work_of_tasks_is_read_with_that_of_their_children(start: Start) -> None:
@@ -411,26 +399,23 @@ def test_the_work_of_tasks_is_read_with_that_of_their_children(start: Start) -> 
     assert processes.vitals([]) == ()
 
 
-def test_no_descriptor_left_is_an_error_not_a_death(start: Start) -> None:
+async def test_no_descriptor_left_is_an_error_not_a_death(start: Start) -> None:
     running = start()
     process = known(running.pid)
 
-    async def scenario() -> None:
-        watching = Watching()
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        taken = [os.open("/dev/null", os.O_RDONLY)]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 1, hard))
-        try:
-            with contextlib.suppress(OSError):  # until no number is left
-                while True:
-                    taken.append(os.open("/dev/null", os.O_RDONLY))
-            with pytest.raises(ProcessError, match="limit of open files"):
-                watching.watch.watch(process)
-            with pytest.raises(ProcessError, match="limit of open files"):
-                is_alive(process)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            for each in taken:
-                os.close(each)
-
-    asyncio.run(scenario())
+    watching = Watching()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.open("/dev/null", os.O_RDONLY)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 1, hard))
+    try:
+        with contextlib.suppress(OSError):  # until no number is left
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        with pytest.raises(ProcessError, match="limit of open files"):
+            watching.watch.watch(process)
+        with pytest.raises(ProcessError, match="limit of open files"):
+            is_alive(process)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for each in taken:
+            os.close(each)

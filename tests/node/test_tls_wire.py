@@ -147,123 +147,105 @@ async def house(
                 await client.writer.wait_closed()
 
 
-def test_answers_come_whole_whatever_the_turns(tmp_path: Path) -> None:
+async def test_answers_come_whole_whatever_the_turns(tmp_path: Path) -> None:
     """Calls come faster than they may be handled: the connection is paused in between."""
 
-    async def whole() -> None:
-        async with house(tmp_path, calls_per_second=200.0, burst=5) as there:
-            there.handler.answer = LONG
-            client = await (await there.dial()).hello()
-            sent = [client.send(Method.STATUS) for _ in range(60)]
-            got = await client.next(len(sent))
-            assert [one.id for one in got] == sent
-            assert all(one.result == {"told": LONG} for one in got)
-            # And one byte after the other.
-            call_id, line = client.protocol.call(Method.STATUS)
-            for byte in line:
-                client.writer.write(bytes((byte,)))
-                await client.writer.drain()
-            assert [one.id for one in await client.next()] == [call_id]
-
-    asyncio.run(whole())
+    async with house(tmp_path, calls_per_second=200.0, burst=5) as there:
+        there.handler.answer = LONG
+        client = await (await there.dial()).hello()
+        sent = [client.send(Method.STATUS) for _ in range(60)]
+        got = await client.next(len(sent))
+        assert [one.id for one in got] == sent
+        assert all(one.result == {"told": LONG} for one in got)
+        # And one byte after the other.
+        call_id, line = client.protocol.call(Method.STATUS)
+        for byte in line:
+            client.writer.write(bytes((byte,)))
+            await client.writer.drain()
+        assert [one.id for one in await client.next()] == [call_id]
 
 
-def test_after_the_handshake_there_is_all_the_time(tmp_path: Path) -> None:
-    async def whole() -> None:
-        async with house(tmp_path, within=3.0) as there:
-            client = await (await there.dial()).hello()
-            # Its end shows that the time for both handshakes is over.
-            silent, writer = await asyncio.open_connection("127.0.0.1", there.port)
-            async with asyncio.timeout(WITHIN):
-                assert await silent.read() == b""
-            writer.close()
-            call_id = client.send(Method.STATUS)
-            assert [one.id for one in await client.next()] == [call_id]
-
-    asyncio.run(whole())
+async def test_after_the_handshake_there_is_all_the_time(tmp_path: Path) -> None:
+    async with house(tmp_path, within=3.0) as there:
+        client = await (await there.dial()).hello()
+        # Its end shows that the time for both handshakes is over.
+        silent, writer = await asyncio.open_connection("127.0.0.1", there.port)
+        async with asyncio.timeout(WITHIN):
+            assert await silent.read() == b""
+        writer.close()
+        call_id = client.send(Method.STATUS)
+        assert [one.id for one in await client.next()] == [call_id]
 
 
-def test_what_is_not_read_counts_and_ends_the_connection(tmp_path: Path) -> None:
+async def test_what_is_not_read_counts_and_ends_the_connection(tmp_path: Path) -> None:
     """Also one answer alone: what is encrypted and not sent yet is not forgotten."""
 
-    async def whole() -> None:
-        async with house(tmp_path, hard_buffer=4 * 1024 * 1024) as there:
-            there.handler.answer = "x" * 3_000_000
-            client = await (await there.dial()).hello()
-            client.writer.transport.pause_reading()
+    async with house(tmp_path, hard_buffer=4 * 1024 * 1024) as there:
+        there.handler.answer = "x" * 3_000_000
+        client = await (await there.dial()).hello()
+        client.writer.transport.pause_reading()
+        client.send(Method.STATUS)
+        unread = there.transport.unread
+        async with asyncio.timeout(WITHIN):
+            while not unread.of("gpushare:pool"):
+                await asyncio.sleep(0.01)
+        # All but what the two kernels hold.
+        assert unread.of("gpushare:pool") > 500_000
+        for _ in range(4):
             client.send(Method.STATUS)
-            unread = there.transport.unread
-            async with asyncio.timeout(WITHIN):
-                while not unread.of("gpushare:pool"):
-                    await asyncio.sleep(0.01)
-            # All but what the two kernels hold.
-            assert unread.of("gpushare:pool") > 500_000
-            for _ in range(4):
-                client.send(Method.STATUS)
-            async with asyncio.timeout(WITHIN):
-                await there.handler.closed.wait()
-            assert unread.of("gpushare:pool") == 0
-
-    asyncio.run(whole())
+        async with asyncio.timeout(WITHIN):
+            await there.handler.closed.wait()
+        assert unread.of("gpushare:pool") == 0
 
 
-def test_a_connection_ends_with_its_certificate(tmp_path: Path) -> None:
-    async def whole() -> None:
-        async with house(tmp_path, wall=time.time() + 30 * DAY - 3.0) as there:
-            client = await (await there.dial()).hello()
-            await client.ended()
-
-    asyncio.run(whole())
+async def test_a_connection_ends_with_its_certificate(tmp_path: Path) -> None:
+    async with house(tmp_path, wall=time.time() + 30 * DAY - 3.0) as there:
+        client = await (await there.dial()).hello()
+        await client.ended()
 
 
-def test_who_may_come_in_is_charged_to_the_address_until_it_is_known(tmp_path: Path) -> None:
-    async def whole() -> None:
-        async with house(tmp_path) as there:
-            client = await there.dial(pool=False)
-            async with asyncio.timeout(WITHIN):
-                while not there.transport.open_connections:
-                    await asyncio.sleep(0.01)
-            (connection,) = there.transport._connections
-            assert connection.peer is not None
-            assert connection.peer.charged == "address 127.0.0.1"
-            assert connection.peer.uid == -1
-            client.send(Method.HELLO, protocol=1, client=CLIENT, token="whatever")
-            (answer,) = await client.next()
-            assert isinstance(answer, ErrorAnswer)
-            await (await there.dial()).hello(viewer={"name": "alice", "groups": ["g"]})
+async def test_who_may_come_in_is_charged_to_the_address_until_it_is_known(tmp_path: Path) -> None:
+    async with house(tmp_path) as there:
+        client = await there.dial(pool=False)
+        async with asyncio.timeout(WITHIN):
+            while not there.transport.open_connections:
+                await asyncio.sleep(0.01)
+        (connection,) = there.transport._connections
+        assert connection.peer is not None
+        assert connection.peer.charged == "address 127.0.0.1"
+        assert connection.peer.uid == -1
+        client.send(Method.HELLO, protocol=1, client=CLIENT, token="whatever")
+        (answer,) = await client.next()
+        assert isinstance(answer, ErrorAnswer)
+        await (await there.dial()).hello(viewer={"name": "alice", "groups": ["g"]})
+        assert there.handler.principals == [Principal("alice", ("g",))]
+        (connection,) = [one for one in there.transport._connections if one.principal]
+        assert connection.owner == "alice"
+
+
+async def test_the_hub_says_whose_a_token_is_and_when_it_is_not_any_more(tmp_path: Path) -> None:
+    hub = TinyHub(tokens={"a": "alice", "b": "bob"}, users={"alice": ["g"], "bob": []})
+    async with hub.served():
+        trust = HubTrust(believed=1.0, host_admins=True)
+        identity = HubIdentity(HubApi(hub.url), OWN, trust, now=time.monotonic)
+        async with house(tmp_path, identity=identity) as there:
+            alice = await (await there.dial(pool=False)).hello(token="a")
             assert there.handler.principals == [Principal("alice", ("g",))]
-            (connection,) = [one for one in there.transport._connections if one.principal]
-            assert connection.owner == "alice"
-
-    asyncio.run(whole())
-
-
-def test_the_hub_says_whose_a_token_is_and_when_it_is_not_any_more(tmp_path: Path) -> None:
-    async def whole() -> None:
-        hub = TinyHub(tokens={"a": "alice", "b": "bob"}, users={"alice": ["g"], "bob": []})
-        async with hub.served():
-            trust = HubTrust(believed=1.0, host_admins=True)
-            identity = HubIdentity(HubApi(hub.url), OWN, trust, now=time.monotonic)
-            async with house(tmp_path, identity=identity) as there:
-                alice = await (await there.dial(pool=False)).hello(token="a")
-                assert there.handler.principals == [Principal("alice", ("g",))]
-                for token in ("wrong", None):
-                    client = await there.dial(pool=False)
-                    client.send(Method.HELLO, protocol=1, client=CLIENT, token=token)
-                    (answer,) = await client.next()
-                    assert isinstance(answer, ErrorAnswer), answer
-                    assert answer.error.reason is Reason.NOT_ALLOWED
-                # A viewer may not be a service, nor anybody without the pool's certificate.
-                client = await there.dial()
-                client.send(
-                    Method.HELLO, protocol=1, client=CLIENT, viewer={"name": "service:gpushare"}
-                )
+            for token in ("wrong", None):
+                client = await there.dial(pool=False)
+                client.send(Method.HELLO, protocol=1, client=CLIENT, token=token)
                 (answer,) = await client.next()
                 assert isinstance(answer, ErrorAnswer), answer
-                del hub.tokens["a"]
-                await alice.ended()
-
-    asyncio.run(whole())
+                assert answer.error.reason is Reason.NOT_ALLOWED
+            # A viewer may not be a service, nor anybody without the pool's certificate.
+            client = await there.dial()
+            client.send(
+                Method.HELLO, protocol=1, client=CLIENT, viewer={"name": "service:gpushare"}
+            )
+            (answer,) = await client.next()
+            assert isinstance(answer, ErrorAnswer), answer
+            del hub.tokens["a"]
+            await alice.ended()
 
 
 def test_handshakes_leave_nothing_behind(tmp_path: Path) -> None:

@@ -307,39 +307,36 @@ def test_a_malformed_hello_is_a_bad_request_and_may_be_said_again(place: Path) -
 
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("known", [True, False])
-def test_what_comes_behind_hello_waits_until_it_is_known_who_says_it(
+async def test_what_comes_behind_hello_waits_until_it_is_known_who_says_it(
     place: Path, together: bool, known: bool
 ) -> None:
-    async def scene() -> None:
-        identity = Slow() if known else Slow(outcome=IdentityRefused("You are nobody."))
-        async with open_house(place / "s", identity=identity) as house:
-            wire = await house.connect()
-            hello, line = wire.protocol.call(Method.HELLO, protocol=1, client=CLIENT)
-            look, more = wire.protocol.call(Method.STATUS)
-            nonsense = b"x" * 2**20  # more than is read at once: it is left in the socket
-            for part in [line + more + nonsense] if together else [line, more, nonsense]:
-                wire.writer.write(part)
-                await asyncio.sleep(0.01)
-            async with asyncio.timeout(WITHIN):
-                while not identity.asked:
-                    await asyncio.sleep(0)
-            (conn,) = house.host.opened
-            await house.host.until(lambda: conn._protocol.framer.holds)
-            assert house.host.calls == 0
-            assert len(conn._protocol.framer._rest) < 2**16
-            identity.go.set()
-            if known:
-                assert await wire.next() == Answer(hello, {"environment": "slow"})
-                answered = await wire.next()
-                assert isinstance(answered, Answer)
-                assert answered.id == look
-            else:
-                error = await wire.error()
-                assert (error.id, error.error.reason) == (hello, Reason.NOT_ALLOWED)
-                assert await wire.ended()
-            assert house.host.calls == known
-
-    asyncio.run(scene())
+    identity = Slow() if known else Slow(outcome=IdentityRefused("You are nobody."))
+    async with open_house(place / "s", identity=identity) as house:
+        wire = await house.connect()
+        hello, line = wire.protocol.call(Method.HELLO, protocol=1, client=CLIENT)
+        look, more = wire.protocol.call(Method.STATUS)
+        nonsense = b"x" * 2**20  # more than is read at once: it is left in the socket
+        for part in [line + more + nonsense] if together else [line, more, nonsense]:
+            wire.writer.write(part)
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(WITHIN):
+            while not identity.asked:
+                await asyncio.sleep(0)
+        (conn,) = house.host.opened
+        await house.host.until(lambda: conn._protocol.framer.holds)
+        assert house.host.calls == 0
+        assert len(conn._protocol.framer._rest) < 2**16
+        identity.go.set()
+        if known:
+            assert await wire.next() == Answer(hello, {"environment": "slow"})
+            answered = await wire.next()
+            assert isinstance(answered, Answer)
+            assert answered.id == look
+        else:
+            error = await wire.error()
+            assert (error.id, error.error.reason) == (hello, Reason.NOT_ALLOWED)
+            assert await wire.ended()
+        assert house.host.calls == known
 
 
 @pytest.mark.parametrize("speaks", [b"", b'{"jsonrpc": "2.0", "id": 1,', b"\n\n\n"])
@@ -371,90 +368,78 @@ def test_who_said_hello_in_time_is_left_alone(place: Path) -> None:
         (RuntimeError("a bug"), INTERNAL_ERROR, Reason.UNAVAILABLE),
     ],
 )
-def test_who_cannot_be_identified_is_told_and_sent_away(
+async def test_who_cannot_be_identified_is_told_and_sent_away(
     place: Path, outcome: Exception, code: int, reason: Reason
 ) -> None:
-    async def scene() -> None:
-        identity = Slow(outcome=outcome)
+    identity = Slow(outcome=outcome)
+    identity.go.set()
+    async with open_house(place / "s", identity=identity) as house:
+        wire = await house.connect()
+        hello = await wire.send(Method.HELLO, protocol=1, client=CLIENT)
+        error = await wire.error()
+        assert (error.id, error.error.code, error.error.reason) == (hello, code, reason)
+        assert "a bug" not in error.error.message
+        assert await wire.ended()
+
+
+async def test_a_client_that_leaves_while_it_is_identified(place: Path) -> None:
+    identity = Slow()
+    async with open_house(place / "s", identity=identity) as house:
+        wire = await house.connect()
+        await wire.send(Method.HELLO, protocol=1, client=CLIENT)
+        wire.writer.close()
+        await house.host.until(lambda: len(house.host.closed) == 1)
         identity.go.set()
-        async with open_house(place / "s", identity=identity) as house:
-            wire = await house.connect()
-            hello = await wire.send(Method.HELLO, protocol=1, client=CLIENT)
-            error = await wire.error()
-            assert (error.id, error.error.code, error.error.reason) == (hello, code, reason)
-            assert "a bug" not in error.error.message
-            assert await wire.ended()
-
-    asyncio.run(scene())
-
-
-def test_a_client_that_leaves_while_it_is_identified(place: Path) -> None:
-    async def scene() -> None:
-        identity = Slow()
-        async with open_house(place / "s", identity=identity) as house:
-            wire = await house.connect()
-            await wire.send(Method.HELLO, protocol=1, client=CLIENT)
-            wire.writer.close()
-            await house.host.until(lambda: len(house.host.closed) == 1)
-            identity.go.set()
-            # Another one, who asks later and is answered, shows that the first was answered too.
-            other = await house.connect()
-            await other.call(Method.HELLO, protocol=1, client=CLIENT)
-            assert house.host.opened[0].principal is None
-
-    asyncio.run(scene())
+        # Another one, who asks later and is answered, shows that the first was answered too.
+        other = await house.connect()
+        await other.call(Method.HELLO, protocol=1, client=CLIENT)
+        assert house.host.opened[0].principal is None
 
 
 @pytest.mark.parametrize(
     "outcome", [IdentityRefused("Revoked."), RuntimeError("a bug"), Principal("slow", admin=True)]
 )
-def test_a_live_connection_is_looked_at_again_and_closed_when_it_is_another(
+async def test_a_live_connection_is_looked_at_again_and_closed_when_it_is_another(
     place: Path, outcome: Principal | Exception
 ) -> None:
-    async def scene() -> None:
-        identity = Slow(recheck=0.02)
+    identity = Slow(recheck=0.02)
+    identity.go.set()
+    async with open_house(place / "s", identity=identity) as house:
+        wire = await house.connect()
+        await wire.call(Method.HELLO, protocol=1, client=CLIENT, token="t")
+        async with asyncio.timeout(WITHIN):
+            while identity.asked < 4:
+                await asyncio.sleep(0.005)
+        assert not house.host.closed  # as long as it is who it was
+        identity.outcome = outcome
+        if isinstance(outcome, IdentityRefused):
+            error = (await wire.error()).error
+            assert (error.reason, error.message) == (Reason.NOT_ALLOWED, "Revoked.")
+        assert await wire.ended()
+
+
+async def test_a_client_that_leaves_while_it_is_looked_at_again_is_forgotten(place: Path) -> None:
+    identity = Slow(recheck=0.02)
+    identity.go.set()
+    async with open_house(place / "s", identity=identity) as house:
+        wire = await house.connect()
+        await wire.call(Method.HELLO, protocol=1, client=CLIENT, token="t")
+        identity.go.clear()
+        asked = identity.asked
+        async with asyncio.timeout(WITHIN):
+            while identity.asked == asked:
+                await asyncio.sleep(0.005)
+        wire.writer.close()
+        await house.host.until(lambda: len(house.host.closed) == 1)
+        asked = identity.asked
         identity.go.set()
-        async with open_house(place / "s", identity=identity) as house:
-            wire = await house.connect()
-            await wire.call(Method.HELLO, protocol=1, client=CLIENT, token="t")
-            async with asyncio.timeout(WITHIN):
-                while identity.asked < 4:
-                    await asyncio.sleep(0.005)
-            assert not house.host.closed  # as long as it is who it was
-            identity.outcome = outcome
-            if isinstance(outcome, IdentityRefused):
-                error = (await wire.error()).error
-                assert (error.reason, error.message) == (Reason.NOT_ALLOWED, "Revoked.")
-            assert await wire.ended()
-
-    asyncio.run(scene())
-
-
-def test_a_client_that_leaves_while_it_is_looked_at_again_is_forgotten(place: Path) -> None:
-    async def scene() -> None:
-        identity = Slow(recheck=0.02)
-        identity.go.set()
-        async with open_house(place / "s", identity=identity) as house:
-            wire = await house.connect()
-            await wire.call(Method.HELLO, protocol=1, client=CLIENT, token="t")
-            identity.go.clear()
-            asked = identity.asked
-            async with asyncio.timeout(WITHIN):
-                while identity.asked == asked:
-                    await asyncio.sleep(0.005)
-            wire.writer.close()
-            await house.host.until(lambda: len(house.host.closed) == 1)
-            asked = identity.asked
-            identity.go.set()
-            # Another connection's looks show that time has passed.
-            other = await house.connect()
-            await other.call(Method.HELLO, protocol=1, client=CLIENT, token="t")
-            async with asyncio.timeout(WITHIN):
-                while identity.asked < asked + 1 + 4:
-                    await asyncio.sleep(0.005)
-            assert house.host.opened[0]._deadline.cancelled()
-
-    asyncio.run(scene())
+        # Another connection's looks show that time has passed.
+        other = await house.connect()
+        await other.call(Method.HELLO, protocol=1, client=CLIENT, token="t")
+        async with asyncio.timeout(WITHIN):
+            while identity.asked < asked + 1 + 4:
+                await asyncio.sleep(0.005)
+        assert house.host.opened[0]._deadline.cancelled()
 
 
 # -- the rude -------------------------------------------------------------------------
@@ -917,20 +902,17 @@ def test_a_client_that_never_reads_is_closed_at_the_hard_bound(place: Path) -> N
     play(story, place / "s", limits=limits)
 
 
-def test_ending_does_not_wait_for_a_client_that_never_reads(place: Path) -> None:
-    async def scene() -> None:
-        house = make(place / "s", limits=Limits(hello_timeout=1.0, soft_buffer=10_000_000))
-        await house.transport.start()
-        rude = await house.guest()
-        rude.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        conn = house.host.opened[0]
-        conn.notify("queued", {"message": "x" * 5_000_000})
-        async with asyncio.timeout(WITHIN):
-            await house.transport.close()
-        await house.host.until(lambda: conn in house.host.closed)
-        rude.writer.close()
-
-    asyncio.run(scene())
+async def test_ending_does_not_wait_for_a_client_that_never_reads(place: Path) -> None:
+    house = make(place / "s", limits=Limits(hello_timeout=1.0, soft_buffer=10_000_000))
+    await house.transport.start()
+    rude = await house.guest()
+    rude.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    conn = house.host.opened[0]
+    conn.notify("queued", {"message": "x" * 5_000_000})
+    async with asyncio.timeout(WITHIN):
+        await house.transport.close()
+    await house.host.until(lambda: conn in house.host.closed)
+    rude.writer.close()
 
 
 # -- the place ------------------------------------------------------------------------
@@ -1075,17 +1057,14 @@ def test_what_is_no_socket_is_never_removed(place: Path, kind: str) -> None:
         assert path.read_text() == "my thesis"
 
 
-def test_clients_see_the_end_of_the_node_manager(place: Path) -> None:
-    async def scene() -> None:
-        house = make(place / "s")
-        await house.transport.start()
-        wires = [await house.guest(), await house.connect()]
-        await house.host.until(lambda: len(house.host.opened) == 2)
-        await house.transport.close()
-        for wire in wires:
-            assert await wire.ended()
-            wire.writer.close()
-        with pytest.raises(FileNotFoundError):
-            await house.connect()
-
-    asyncio.run(scene())
+async def test_clients_see_the_end_of_the_node_manager(place: Path) -> None:
+    house = make(place / "s")
+    await house.transport.start()
+    wires = [await house.guest(), await house.connect()]
+    await house.host.until(lambda: len(house.host.opened) == 2)
+    await house.transport.close()
+    for wire in wires:
+        assert await wire.ended()
+        wire.writer.close()
+    with pytest.raises(FileNotFoundError):
+        await house.connect()

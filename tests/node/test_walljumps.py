@@ -120,7 +120,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_history_outlives_a_clock_that_jumps_91_days(
+async def test_history_outlives_a_clock_that_jumps_91_days(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Host(FakeClock):
@@ -150,24 +150,21 @@ def test_history_outlives_a_clock_that_jumps_91_days(
         finally:
             await manager.close()
 
-    async def story() -> None:
-        async with managing() as (manager, ledger):
-            await until(lambda: ledger.looks >= 2)
-            clock.advance(600.0)
-            clock.set_forward(91 * DAY)
-            before = ledger.looks
-            await until(lambda: ledger.looks >= before + 3)
-        async with managing() as (manager, ledger):
-            await until(lambda: ledger.looks >= 3)
+    async with managing() as (manager, ledger):
+        await until(lambda: ledger.looks >= 2)
+        clock.advance(600.0)
+        clock.set_forward(91 * DAY)
+        before = ledger.looks
+        await until(lambda: ledger.looks >= before + 3)
+    async with managing() as (manager, ledger):
+        await until(lambda: ledger.looks >= 3)
 
-            def first() -> set[str]:
-                return {record.kind for record in ledger.real.history(None, 1000)}
+        def first() -> set[str]:
+            return {record.kind for record in ledger.real.history(None, 1000)}
 
-            assert "GpuFound" in await manager.in_ledger(first)
-            assert caplog.text.count("does not explain it") == 1
-            clock.advance(PROOF)
-            async with asyncio.timeout(60):
-                while "GpuFound" in await manager.in_ledger(first):
-                    await asyncio.sleep(0.02)
-
-    asyncio.run(story())
+        assert "GpuFound" in await manager.in_ledger(first)
+        assert caplog.text.count("does not explain it") == 1
+        clock.advance(PROOF)
+        async with asyncio.timeout(60):
+            while "GpuFound" in await manager.in_ledger(first):
+                await asyncio.sleep(0.02)

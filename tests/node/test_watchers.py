@@ -154,97 +154,85 @@ async def settled(here: House, *readers: Reader) -> None:
         reader.changes.clear()
 
 
-def test_a_change_while_the_answer_to_a_watch_is_made_is_told_behind_it(
+async def test_a_change_while_the_answer_to_a_watch_is_made_is_told_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(statuses, "Slices", Held)
 
-    async def story() -> None:
-        Held.gate, Held.stood = asyncio.Event(), asyncio.Event()
+    Held.gate, Held.stood = asyncio.Event(), asyncio.Event()
+    Held.gate.set()
+    async with house(tmp_path) as here:
+        before = await here.enter("alice")
+        asker = await here.enter("carol", watching=False)
+        late = await here.enter("bob", watching=False)
+        await settled(here, before, asker, late)
+        Held.gate.clear()
+        here.service.on_call(asker, Call(3, Method.STATUS, None))
+        here.watch(late)
+        await Held.stood.wait()
+        assert asker.got == [3], "both are answered of one sheet"
+        assert late.got == []
+        Held.stood.clear()
+        await here.change()
+        await Held.stood.wait()  # the change is being told, to whom watches already
         Held.gate.set()
-        async with house(tmp_path) as here:
-            before = await here.enter("alice")
-            asker = await here.enter("carol", watching=False)
-            late = await here.enter("bob", watching=False)
-            await settled(here, before, asker, late)
-            Held.gate.clear()
-            here.service.on_call(asker, Call(3, Method.STATUS, None))
-            here.watch(late)
-            await Held.stood.wait()
-            assert asker.got == [3], "both are answered of one sheet"
-            assert late.got == []
-            Held.stood.clear()
-            await here.change()
-            await Held.stood.wait()  # the change is being told, to whom watches already
-            Held.gate.set()
-            await until(lambda: "changed" in late.got)
-            assert late.got == [2, "changed"]
-            assert before.got == ["changed"], "who had it was told again"
-
-    asyncio.run(story())
+        await until(lambda: "changed" in late.got)
+        assert late.got == [2, "changed"]
+        assert before.got == ["changed"], "who had it was told again"
 
 
-def test_who_did_not_read_gets_the_newest_status_when_it_does(tmp_path: Path) -> None:
+async def test_who_did_not_read_gets_the_newest_status_when_it_does(tmp_path: Path) -> None:
     """Even if nothing changes any more by then."""
 
-    async def story() -> None:
-        async with house(tmp_path) as here:
-            slow = await here.enter("alice")
-            await settled(here, slow)
-            slow.reads = False
-            await here.change()
-            await until(lambda: slow.missed)
-            slow.reads = True
-            await until(lambda: slow.changes)
-
-    asyncio.run(story())
+    async with house(tmp_path) as here:
+        slow = await here.enter("alice")
+        await settled(here, slow)
+        slow.reads = False
+        await here.change()
+        await until(lambda: slow.missed)
+        slow.reads = True
+        await until(lambda: slow.changes)
 
 
-def test_who_has_taken_too_much_is_told_later_and_all_others_at_once(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with house(tmp_path) as here:
-            many = [await here.enter("mallory") for _ in range(3)]
-            other = await here.enter("alice")
-            await settled(here, *many, other)
-            is_let_off = False
+async def test_who_has_taken_too_much_is_told_later_and_all_others_at_once(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        many = [await here.enter("mallory") for _ in range(3)]
+        other = await here.enter("alice")
+        await settled(here, *many, other)
+        is_let_off = False
 
-            def owes(environment: str) -> bool:
-                """One notification is all that mallory can pay."""
-                told = any(one.changes for one in many)
-                return environment == "mallory" and told and not is_let_off
+        def owes(environment: str) -> bool:
+            """One notification is all that mallory can pay."""
+            told = any(one.changes for one in many)
+            return environment == "mallory" and told and not is_let_off
 
-            here.manager.charges = SimpleNamespace(owes=owes, took=FREE.took, wrote=FREE.wrote)
-            await here.change()
-            await until(lambda: other.changes)
-            assert [len(one.changes) for one in many] == [1, 0, 0]
-            await here.change()
-            await until(lambda: len(other.changes) == 2)
-            assert [len(one.changes) for one in many] == [1, 0, 0]
-            is_let_off = True
-            await until(lambda: all(one.changes for one in many) and many[0].changes[1:])
-            assert len(other.changes) == 2
-            assert len({id(one.changes[-1]) for one in many}) == 1, "encoded for each again"
-
-    asyncio.run(story())
+        here.manager.charges = SimpleNamespace(owes=owes, took=FREE.took, wrote=FREE.wrote)
+        await here.change()
+        await until(lambda: other.changes)
+        assert [len(one.changes) for one in many] == [1, 0, 0]
+        await here.change()
+        await until(lambda: len(other.changes) == 2)
+        assert [len(one.changes) for one in many] == [1, 0, 0]
+        is_let_off = True
+        await until(lambda: all(one.changes for one in many) and many[0].changes[1:])
+        assert len(other.changes) == 2
+        assert len({id(one.changes[-1]) for one in many}) == 1, "encoded for each again"
 
 
-def test_a_status_that_costs_more_than_the_whole_allowance_is_told_all_the_same(
+async def test_a_status_that_costs_more_than_the_whole_allowance_is_told_all_the_same(
     tmp_path: Path,
 ) -> None:
-    async def story() -> None:
-        async with house(tmp_path) as here:
-            root = await here.enter("root")
-            await settled(here, root)
-            charged = False
+    async with house(tmp_path) as here:
+        root = await here.enter("root")
+        await settled(here, root)
+        charged = False
 
-            def took(environment: str, seconds: float) -> None:
-                nonlocal charged
-                charged = charged or (environment == "root" and seconds > 0)
+        def took(environment: str, seconds: float) -> None:
+            nonlocal charged
+            charged = charged or (environment == "root" and seconds > 0)
 
-            here.manager.charges = SimpleNamespace(
-                owes=lambda environment: charged, took=took, wrote=FREE.wrote
-            )
-            await here.change()
-            await until(lambda: root.changes)
-
-    asyncio.run(story())
+        here.manager.charges = SimpleNamespace(
+            owes=lambda environment: charged, took=took, wrote=FREE.wrote
+        )
+        await here.change()
+        await until(lambda: root.changes)

@@ -279,7 +279,7 @@ def test_measurements_alone_are_no_news() -> None:
     assert views.fingerprint(None) != before
 
 
-def test_an_open_page_is_told_of_one_change_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_open_page_is_told_of_one_change_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live.LiveHandler, "pause", 0.0)
 
     class Listener(live.LiveHandler):
@@ -290,18 +290,15 @@ def test_an_open_page_is_told_of_one_change_once(monkeypatch: pytest.MonkeyPatch
     async def write(message: str) -> None:
         told.append(message)
 
-    async def story() -> None:
-        listener._changed = asyncio.Event()
-        monkeypatch.setattr(listener, "write_message", write)
-        telling = asyncio.create_task(listener._tell())
-        for times in (1, 2):
-            listener._changed.set()
-            for _ in range(20):  # turns of the loop: it would tell more often if it did
-                await asyncio.sleep(0)
-            assert told == [live.CHANGED] * times
-        telling.cancel()
-
-    asyncio.run(story())
+    listener._changed = asyncio.Event()
+    monkeypatch.setattr(listener, "write_message", write)
+    telling = asyncio.create_task(listener._tell())
+    for times in (1, 2):
+        listener._changed.set()
+        for _ in range(20):  # turns of the loop: it would tell more often if it did
+            await asyncio.sleep(0)
+        assert told == [live.CHANGED] * times
+    telling.cancel()
 
 
 # -- administrators' tables ------------------------------------------------------------------------
