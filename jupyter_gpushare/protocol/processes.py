@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 
 
 def read_boot_id() -> str:
@@ -17,19 +18,22 @@ def start_time(pid: int) -> int | None:
 
     The kernel gives a pid to a later process again, with another start time.
     """
-    fields = _stat(pid)
+    fields = stat_of(pid)
     return None if len(fields) < 20 or fields[0] in (b"Z", b"X") else int(fields[19])
 
 
-def _stat(pid: int) -> list[bytes]:
-    """What the kernel says of ``pid`` behind its command's name; empty if it is gone."""
+def stat_of(pid: int | str) -> list[bytes]:
+    """What the kernel says of ``pid`` behind its command's name; empty if it is gone.
+
+    That is its state, its parent, its group, its session and so on.
+    """
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
         # The name stands in parentheses and may hold spaces and parentheses.
         return file.read().rpartition(b")")[2].split()
     return []
 
 
-def _status(pid: int, name: str) -> list[str] | None:
+def status_of(pid: int, name: str) -> list[str] | None:
     """The words of one line of what the kernel says of ``pid``; empty if the line is not there.
 
     ``None`` if the process is gone or hidden.
@@ -44,7 +48,7 @@ def _status(pid: int, name: str) -> list[str] | None:
 
 def user_ids(pid: int) -> frozenset[int]:
     """The real, effective and saved user id of ``pid``; empty when it is gone or hidden."""
-    return frozenset(map(int, (_status(pid, "Uid") or ())[:3]))
+    return frozenset(map(int, (status_of(pid, "Uid") or ())[:3]))
 
 
 def shares_pids(pid: int) -> bool:
@@ -58,13 +62,13 @@ def shares_pids(pid: int) -> bool:
 
 def _depth(pid: int) -> int:
     """In how many pid namespaces, from that of our ``/proc`` on, it is. 0 if it is gone."""
-    pids = _status(pid, "NSpid")
+    pids = status_of(pid, "NSpid")
     return 0 if pids is None else len(pids) or 1  # one on a Linux built without pid namespaces
 
 
 def is_stopped(pid: int) -> bool:
     """Whether it was stopped (SIGSTOP) and waits to be set going again."""
-    return _stat(pid)[:1] == [b"T"]
+    return stat_of(pid)[:1] == [b"T"]
 
 
 def namespace_of_pids() -> str:
@@ -73,3 +77,12 @@ def namespace_of_pids() -> str:
         return os.readlink("/proc/self/ns/pid").strip("pid:[]")
     except OSError:
         return "0"
+
+
+def open_files(pid: int | str = "self", proc: str = "/proc") -> Iterator[tuple[int, str]]:
+    """The numbers of the files that ``pid`` has open, and what each is; none where it is gone."""
+    folder = f"{proc}/{pid}/fd"
+    with contextlib.suppress(OSError):  # or not ours to look at
+        for number in os.listdir(folder):
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                yield int(number), os.readlink(f"{folder}/{number}")

@@ -33,16 +33,13 @@ def grant(*gpus: GrantedGpu) -> Grant:
 
 
 def test_each_adapter_of_ours_is_of_a_framework_that_is_watched_for() -> None:
-    place = Path(registry.__file__).parent
-    named = {file.stem for file in place.glob("*.py") if "\nADAPTER = " in file.read_text("utf-8")}
-    assert named == FRAMEWORKS == registry.BUILT_IN.keys()
+    assert frozenset(registry.BUILT_IN) == FRAMEWORKS
 
 
 @pytest.mark.parametrize("module", registry.BUILT_IN)
 def test_built_in(module: str) -> None:
     adapter = registry.find(module)
     assert adapter is not None
-    assert module in adapter.modules
     assert adapter.name
     assert adapter.catches_first_use is (module == "torch")
     for case in (None, grant(gpu(24 * GIB)), None):
@@ -250,7 +247,8 @@ class TestCuPysLimit:
         assert parker.trim() == 40
         assert cupy.pinned.calls == ["free"]
         pool.free = 30
-        assert parker.drop_cache() == 30
+        parker.drop_cache()
+        assert pool.free == 0
         assert cupy.synchronized == 1, "at a gate the next task finds the GPU idle"
         with pytest.raises(ParkRefused, match="CuPy array cannot be moved"):
             parker.park()
@@ -261,11 +259,10 @@ class TestCuPysLimit:
 def test_adapters_that_know_nothing_of_parking_keep_working() -> None:
     class Theirs(ImportTimeAdapter):
         name = "Theirs"
-        modules = frozenset({"theirs"})
 
     assert parker_of(Theirs(), ModuleType("theirs")) is None
     assert meter_of(Theirs()) is None
-    for module in sorted(registry.BUILT_IN.keys() - {"torch", "cupy"}):
+    for module in sorted({*registry.BUILT_IN} - {"torch", "cupy"}):
         assert parker_of(registry.find(module), ModuleType(module)) is None
 
 

@@ -100,7 +100,6 @@ class Framework:
     """An adapter of another package; it writes down what it is told."""
 
     name = "Frame"
-    modules = frozenset({"frame"})
 
     def __init__(self, catches_first_use: bool = False) -> None:
         self.catches_first_use = catches_first_use

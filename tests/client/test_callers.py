@@ -167,7 +167,6 @@ class Framework(ImportTimeAdapter):
     """One that shows its first use, one that does not, or one whose build knows no GPU."""
 
     name = "Frame"
-    modules = frozenset({"frame"})
 
     def __init__(self, kind: str) -> None:
         self.kind = kind

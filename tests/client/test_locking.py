@@ -46,22 +46,13 @@ class Node:
         result = {"state": "active"}
         if self.seconds is not None:
             result["seconds"] = cast(Any, self.seconds)
-        protocol, ids = ClientConnection(), list[Any]()
-
-        def call(method: Method, **params: Any) -> tuple[Any, bytes]:
-            number, line = protocol.call(method, **params)
-            ids.append(number)
-            return number, line
-
-        def receive(_data: bytes) -> list[Any]:
-            return [SimpleNamespace(id=ids[0], result=result)]
-
-        greeting = SimpleNamespace(
-            socket=ours, protocol=SimpleNamespace(call=call, receive=receive)
-        )
-        theirs.send(b"{}")
         self.ends.append(theirs)
-        return greeting
+        answer = SimpleNamespace(result=result)
+        return SimpleNamespace(
+            socket=ours,
+            protocol=ClientConnection(),
+            answer=lambda _call, _deadline: answer,
+        )
 
 
 class Scene:

@@ -259,7 +259,7 @@ def test_a_lease_that_is_resumed_begins_with_what_it_was_granted() -> None:
     class Limited:
         """An adapter whose framework keeps to a limit that may change."""
 
-        name, modules, catches_first_use, live_limits = "it", frozenset({"torch"}), False, True
+        name, catches_first_use, live_limits = "it", False, True
 
         def cuda_started(self, module: ModuleType) -> bool:
             return False
@@ -307,7 +307,7 @@ def test_a_training_thread_keeps_the_gpu() -> None:
     class Trains:
         """An adapter whose framework made its last step ``ago`` seconds ago."""
 
-        name, modules, catches_first_use = "a framework", frozenset({"torch"}), False
+        name, catches_first_use = "a framework", False
         ago = 0.0
 
         @property

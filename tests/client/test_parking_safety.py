@@ -5,12 +5,12 @@ Seen in a /proc of our own.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jupyter_gpushare.client.memory.safety import Facts, blocks, gather, objections
+from jupyter_gpushare.client.memory.safety import objections
 from jupyter_gpushare.protocol.checkpoint import SeenGpu
 
 GPU = "GPU-11111111-1111-1111-1111-111111111111"
@@ -37,24 +37,18 @@ def add_process(proc: Path, pid: int, parent: int, name: str, files: list[str]) 
     return folder
 
 
-def look(proc: Path, environ: dict[str, str] | None = None, **more: object) -> Facts:
+def look(proc: Path, environ: dict[str, str] | None = None, **more: Any) -> list[str]:
     seen = [SeenGpu(GPU, "H200", persistence=True, mig=False)]
-    return gather(
-        more.get("gpus", [GPU]),  # type: ignore[arg-type]
-        more.get("seen", seen),  # type: ignore[arg-type]
-        environ or {},
-        pid=100,
-        proc=str(proc),
-        mps_socket=str(proc / "mps"),
-    )
+    gpus, seen = more.get("gpus", [GPU]), more.get("seen", seen)
+    places: dict[str, Any] = {"pid": 100, "proc": str(proc), "mps_socket": str(proc / "mps")}
+    return list(objections(gpus, seen, environ or {}, **places))
 
 
 def test_an_ordinary_process_has_nothing_against_it(proc: Path) -> None:
     """NCCL is loaded with torch and matters once it runs; persistence mode may be off."""
     (proc / "100" / "maps").write_text("7f00 r-xp 0 0 0 /site-packages/nccl/lib/libnccl.so.2\n")
-    facts = look(proc, seen=[SeenGpu(GPU, "H200", persistence=False)])
-    assert facts == Facts()
-    assert blocks(facts) is None
+    assert look(proc, seen=[SeenGpu(GPU, "H200", persistence=False)]) == []
+    assert list(objections([], [], {}, mps_socket="")) == [], "nor has this one"
 
 
 @pytest.mark.parametrize("name", ["NCCL Service  0", "pt_nccl_watchdg"])
@@ -62,52 +56,37 @@ def test_nccl_that_runs_is_one(proc: Path, name: str) -> None:
     thread = proc / "100" / "task" / "101"
     thread.mkdir()
     (thread / "comm").write_text(name + "\n")
-    assert look(proc) == Facts(nccl_used=True)
+    (said,) = look(proc)
+    assert "NCCL runs in this process" in said
 
 
 def test_children_and_grandchildren_with_the_gpu_open(proc: Path) -> None:
     add_process(proc, 200, 100, "sh", ["/dev/null"])
     add_process(proc, 201, 200, "loader", ["/dev/null", "/dev/nvidia-uvm"])
     add_process(proc, 300, 1, "other", ["/dev/nvidia0"])
-    facts = look(proc)
-    assert facts == Facts(children=("loader (pid 201)",))
-    assert "loader (pid 201)" in (blocks(facts) or "")
+    assert ["GPU open: loader (pid 201). End" in one for one in look(proc)] == [True]
+    for pid in range(400, 404):
+        add_process(proc, pid, 100, "worker", ["/dev/nvidia0"])
+    assert " and 2 more. End" in look(proc)[0]
 
 
 @pytest.mark.parametrize(
     "variable", ["CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]
 )
 def test_mps_by_its_variables(proc: Path, variable: str) -> None:
-    assert look(proc, {variable: "50"}) == Facts(mps=variable)
+    assert [f"MPS ({variable})" in one for one in look(proc, {variable: "50"})] == [True]
 
 
-def test_mps_by_its_socket(proc: Path) -> None:
-    (proc / "mps").touch()
-    assert look(proc) == Facts(mps=str(proc / "mps"))
-
-
-def test_gvisor(proc: Path) -> None:
+def test_gvisor_and_mps_by_its_socket(proc: Path) -> None:
     (proc / "version").write_text("Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016\n")
-    assert look(proc) == Facts(gvisor=True)
+    (proc / "mps").touch()
+    mps, gvisor = look(proc)
+    assert f"MPS ({proc / 'mps'})" in mps
+    assert "gVisor" in gvisor
 
 
 def test_mig_by_name_and_by_mode(proc: Path) -> None:
-    assert look(proc, gpus=["MIG-1"]).mig == ("MIG-1",)
-    assert look(proc, seen=[SeenGpu(GPU, "H200", mig=True)]).mig == (GPU,)
+    assert [one.split(",")[0] for one in look(proc, gpus=["MIG-1"])] == ["The GPU is a MIG device"]
+    assert len(look(proc, seen=[SeenGpu(GPU, "H200", mig=True)])) == 1
     other = SeenGpu("GPU-22222222-2222-2222-2222-222222222222", "H200", mig=True)
-    assert look(proc, seen=[other]) == Facts()
-
-
-def test_it_can_look_at_this_very_process() -> None:
-    facts = gather([], [], os.environ)
-    assert not facts.nccl_used
-    assert not facts.children
-
-
-def test_every_objection_is_a_sentence_and_the_first_is_told() -> None:
-    facts = Facts(("MIG-1",), True, "CUDA_MPS_PIPE_DIRECTORY", True, tuple("abcde"))
-    found = list(objections(facts))
-    assert all(text[0].isupper() and text.endswith(".") for text in found)
-    words = ("MIG", "NCCL", "MPS", "gVisor", "a, b, c and 2 more")
-    assert all(word in text for word, text in zip(words, found, strict=True))
-    assert blocks(facts) == found[0]
+    assert look(proc, seen=[other]) == []

@@ -122,11 +122,11 @@ def storage(bench: Bench) -> None:
                 {
                     "gib": size,
                     "repeat": repeat,
-                    "bytes": parked.bytes,
+                    "bytes": parked,
                     "park_seconds": away,
                     "resume_seconds": back,
-                    "park_of_pinned_rate": parked.bytes / away / rates["to_host"],
-                    "resume_of_pinned_rate": parked.bytes / back / rates["to_gpu"],
+                    "park_of_pinned_rate": parked / away / rates["to_host"],
+                    "resume_of_pinned_rate": parked / back / rates["to_gpu"],
                     # The process's own context stays: that is what only the driver can take.
                     "left_on_gpu": left,
                 },

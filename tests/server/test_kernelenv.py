@@ -102,7 +102,7 @@ def test_another_packages_framework_is_watched_in_kernels(home: Home, tmp_path: 
 
 ADAPTER = """
 class Adapter:
-    name, modules, catches_first_use = "Theirs", frozenset({"theirs"}), False
+    name, catches_first_use = "Theirs", False
     def before(self, grant): pass
     def after(self, module, grant): pass
     def cuda_started(self, module): return False

@@ -31,7 +31,6 @@ class CuPyAdapter(ImportTimeAdapter):
     """Limits the default memory pool, in bytes on each device."""
 
     name = "CuPy"
-    modules = frozenset({"cupy"})
     live_limits = True
 
     def __init__(

@@ -21,3 +21,10 @@ class ImportTimeAdapter:
     def cuda_started(self, module: ModuleType) -> bool | None:
         """Nobody knows."""
         return None
+
+
+class PlainAdapter(ImportTimeAdapter):
+    """Of a framework that has nothing to set."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name

@@ -25,7 +25,6 @@ class JaxAdapter(ImportTimeAdapter):
     """No preallocation, and a fraction of each GPU when the lease has a limit."""
 
     name = "JAX"
-    modules = frozenset({"jax"})
 
     def __init__(self) -> None:
         self._variables = FrameworkVariables()

@@ -16,7 +16,6 @@ class PaddleAdapter(ImportTimeAdapter):
     """Limits the process's memory on each GPU."""
 
     name = "PaddlePaddle"
-    modules = frozenset({"paddle"})
 
     def __init__(self) -> None:
         self._variables = FrameworkVariables()

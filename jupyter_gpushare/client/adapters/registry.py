@@ -25,10 +25,10 @@ An adapter may also have two members for `client/adapters/parkers`::
 where there is no parker), and ``adapter.say``: it is then set to a function that says a line to the
 person at the right time.
 
-A built-in adapter is a file here with an ``ADAPTER``. The file has the name of the framework's
-top-level module, which is listed in `BUILT_IN` and in ``_boot.FRAMEWORKS`` (that module loads
-nothing, and is loaded by nothing of ours, so it has a list of its own). Other packages add theirs
-with an
+A built-in adapter is a file here with an ``ADAPTER``, unless there is nothing to set. The file has
+the name of the framework's top-level module, which is listed in `BUILT_IN` and in
+``_boot.FRAMEWORKS`` (that module loads nothing, and is loaded by nothing of ours, so it has a list
+of its own). Other packages add theirs with an
 entry point whose *name* is the framework's top-level module and whose value is a callable that
 gives an `Adapter`::
 
@@ -48,15 +48,19 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from types import ModuleType
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from ...protocol.adapters import GROUP
 from ..words.grant import Grant
+from .importtime import PlainAdapter
 
-#: Top-level module -> where its ``ADAPTER`` is; imported only when needed.
-BUILT_IN = {
-    name: f".{name}" for name in ("caffe", "cupy", "jax", "mxnet", "paddle", "tensorflow", "torch")
-}
+#: Frameworks that get their GPUs through ``CUDA_VISIBLE_DEVICES``, and no memory limit. Caffe has
+#: no setting that caps what its network allocates. MXNet's ``MXNET_GPU_MEM_POOL_RESERVE`` keeps a
+#: share of the *whole* GPU free for others, which on a shared GPU limits the wrong thing. The node
+#: manager's audit still sees a task that takes more than its lease.
+_WITHOUT_LIMIT: Final = {"caffe": "Caffe", "mxnet": "MXNet"}
+#: The top-level modules of the frameworks that are known here.
+BUILT_IN: Final = ("caffe", "cupy", "jax", "mxnet", "paddle", "tensorflow", "torch")
 
 
 class Adapter(Protocol):
@@ -64,8 +68,6 @@ class Adapter(Protocol):
 
     name: str
     """What to call it in front of a person."""
-    modules: frozenset[str]
-    """Top-level modules whose execution means that the framework starts."""
     catches_first_use: bool
     """Whether `first_use` works; if not, the lease is taken at import."""
     # An adapter may have ``live_limits = True``: `after` then changes the limit of a framework
@@ -113,8 +115,10 @@ def find(module: str) -> Adapter | None:
         Exception: whatever another package's adapter raises when loaded; the caller
             reports it and goes on without.
     """
-    if (place := BUILT_IN.get(module)) is not None:
-        return cast(Adapter, importlib.import_module(place, __package__).ADAPTER())
+    if module in _WITHOUT_LIMIT:
+        return cast(Adapter, PlainAdapter(_WITHOUT_LIMIT[module]))
+    if module in BUILT_IN:
+        return cast(Adapter, importlib.import_module(f".{module}", __package__).ADAPTER())
     from importlib.metadata import entry_points
 
     for entry in entry_points(group=GROUP, name=module):

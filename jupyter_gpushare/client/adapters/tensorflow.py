@@ -24,7 +24,6 @@ class TensorFlowAdapter(ImportTimeAdapter):
     """Memory growth, and a memory limit on each GPU when the lease has one."""
 
     name = "TensorFlow"
-    modules = frozenset({"tensorflow"})
 
     def __init__(self) -> None:
         self._variables = FrameworkVariables()

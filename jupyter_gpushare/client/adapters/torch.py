@@ -48,7 +48,6 @@ class TorchAdapter:
     """Limits the caching allocator on each granted GPU; can wait for CUDA's start."""
 
     name = "PyTorch"
-    modules = frozenset({"torch"})
     live_limits = True
     catches_first_use = True
 

@@ -4,7 +4,7 @@ A gate is a place where the program can wait without harm to itself or others: n
 computed there that another thread, a compiler or another rank relies on. Which places these are, a
 framework knows: the end of an optimizer's step (`parkers.steps`), the call of a module where no
 steps are seen (`parkers.forwards`), a batch of Keras (`batches`), and the end of the same step in
-all ranks that train together (`parkers.ranks`). `Gates` puts hooks there, which call `Turns`. While
+all ranks that train together (`ranks`). `Gates` puts hooks there, which call `Turns`. While
 it is not asked to stop, `Turns` returns at once; that costs about a microsecond.
 
 `Turns` also asks back: whether the program may stop here, what it keeps on the GPUs, whether its
@@ -34,8 +34,8 @@ from .turns import Turns
 if TYPE_CHECKING:
     from ..adapters.batches import BatchGate
     from ..adapters.parkers.forwards import ForwardGate
-    from ..adapters.parkers.ranks import RankGate
     from ..adapters.parkers.steps import MemoryUse, StepMeter
+    from .ranks import RankGate
 
 
 class Gates:
@@ -167,7 +167,7 @@ class Gates:
     def _rank_gate(
         self, turns: Turns, meter: StepMeter, torch: ModuleType, alone: Callable[[], object]
     ) -> RankGate:
-        from ..adapters.parkers.ranks import RankGate
+        from .ranks import RankGate
 
         return RankGate(
             torch,

@@ -176,11 +176,10 @@ class Ladder:
             plan(amount)
             for parker in parkers:
                 try:
-                    parked = parker.park()
+                    self.memory += parker.park()
                 finally:
                     if parker.is_parked:  # also a parking that broke off and could not be undone
                         self._moved.append(parker)
-                self.memory += parked.bytes
         except CannotGive:
             raise  # the driver's copy would be larger still
         except GpuShareError as error:

@@ -24,12 +24,13 @@ from types import (
     ModuleType,
     TracebackType,
 )
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from ...protocol.sizes import LEAST_MEMORY, format_size
 from ..adapters.holdings import Holdings
 from ..words.settings import AfterError
 from ..words.tracebacks import chain_of
+from .frameworks import Frameworks
 from .holders import held_by_name
 
 _GENERATORS: Final = (GeneratorType, CoroutineType, AsyncGeneratorType)
@@ -41,16 +42,6 @@ _LOOKS: Final = ("%debug", "debug", "%tb", "tb", "%pdb", "%xmode")
 #: Where Python keeps the last error that nobody handled.
 _LAST: Final = ("last_type", "last_value", "last_traceback", "last_exc")
 _DEBUGGERS: Final = ("pdb.pm(", "pdb.post_mortem(")
-
-
-class Frameworks(Protocol):
-    """What is asked of the frameworks here."""
-
-    def holdings(self) -> Sequence[Holdings]:
-        """Of those that have started CUDA."""
-
-    def empty_caches(self) -> None:
-        """Give back what they do not use."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,16 +19,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any, Final
+from typing import Final
 
 from ...protocol.checkpoint import Cause, Outcome, Result
 from ...protocol.errors import ProtocolError
-from ...protocol.messages import ErrorAnswer, Method, Notification
+from ...protocol.messages import ErrorAnswer, Method
 from ..errors import GpuShareError
 from ..session.activity import Activity
 from ..session.lease import OwnLease, OwnState
 from ..session.line import Line
-from ..session.session import Greeting, Link, Session
+from ..session.session import Link, Session
 from ..session.visible import cuda_loaded
 from ..words.grant import Grant
 from ..words.recalls import told_seconds
@@ -233,7 +233,8 @@ class Locking:
             call, line = greeting.protocol.call(Method.TURN_LOCK, lease=grant.lease)
             wire.settimeout(_ANSWER)
             wire.sendall(line)
-            seconds = told_seconds(_answer(greeting, call))
+            answer = greeting.answer(call, time.monotonic() + _ANSWER)
+            seconds = 0.0 if isinstance(answer, ErrorAnswer) else told_seconds(answer.result)
             if not seconds:
                 return None
             _, line = greeting.protocol.call(Method.TURN_LOCKED, lease=grant.lease)
@@ -243,14 +244,3 @@ class Locking:
 def _longest(session: Session) -> float:
     """Seconds for which this node manager has tasks locked at most; 0: not at all."""
     return told_seconds({"seconds": session.hello.get("turn_lock")})
-
-
-def _answer(greeting: Greeting, call: object) -> Any:
-    while True:
-        data = greeting.socket.recv(65536)
-        if not data:
-            raise ConnectionError("the node manager closed the connection")
-        for message in greeting.protocol.receive(data):
-            if isinstance(message, Notification) or message.id != call:
-                continue
-            return {} if isinstance(message, ErrorAnswer) else message.result

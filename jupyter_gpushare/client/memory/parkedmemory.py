@@ -141,7 +141,7 @@ class ParkedMemory:
         """Why a checkpoint of this process is dangerous or impossible."""
         from . import safety
 
-        return safety.blocks(safety.gather(gpus, seen, self._environ))
+        return next(safety.objections(gpus, seen, self._environ), None)
 
     def _get_driver(self) -> DriverCheckpoint:
         if self._driver is None:

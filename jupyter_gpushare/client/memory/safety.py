@@ -1,19 +1,18 @@
 """Finds reasons against a checkpoint of this process, as far as is cheap and local.
 
-:func:`gather` collects facts, and :func:`objections` only judges them. An objection makes a
-checkpoint dangerous or impossible. Persistence mode that is off is no objection; `jupyter gpushare
-doctor` reports it. Managed memory and memory shared by CUDA IPC cannot be seen from outside; the
-driver refuses to checkpoint them.
+An objection makes a checkpoint dangerous or impossible. Persistence mode that is off is none;
+`jupyter gpushare doctor` reports it. Managed memory and memory shared by CUDA IPC cannot be seen
+from outside; the driver refuses to checkpoint them.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from ...protocol.checkpoint import SeenGpu
+from ...protocol.processes import open_files
 
 #: The name that gVisor gives its kernel in /proc/version, whichever the host has.
 _GVISOR: Final = "4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016"
@@ -23,51 +22,7 @@ _MPS_VARIABLES: Final = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERC
 _NCCL_THREADS: Final = ("NCCL ", "pt_nccl")
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """The facts. NCCL is loaded with every torch that has CUDA; it matters once it is used.
-
-    ``children``: descendants that have a GPU's device file open, by name and pid.
-    """
-
-    mig: tuple[str, ...] = ()
-    nccl_used: bool = False
-    mps: str | None = None
-    gvisor: bool = False
-    children: tuple[str, ...] = ()
-
-
-def blocks(facts: Facts) -> str | None:
-    """The gravest reason not to try, as a sentence for a person, or ``None``."""
-    return next(objections(facts), None)
-
-
-def objections(facts: Facts) -> Iterator[str]:
-    """The reasons against a checkpoint, as sentences, the gravest first."""
-    if facts.mig:
-        yield "The GPU is a MIG device, and the driver cannot checkpoint processes on those."
-    if facts.nccl_used:
-        yield (
-            "NCCL runs in this process, and the driver's checkpoint calls hang then; end the"
-            " process group (torch.distributed.destroy_process_group()) first."
-        )
-    if facts.mps is not None:
-        yield f"This process uses MPS ({facts.mps}), which the driver cannot checkpoint."
-    if facts.gvisor:
-        yield "This is a gVisor sandbox, in which the driver cannot lock a process."
-    if facts.children:
-        shown = ", ".join(facts.children[:3])
-        more = f" and {len(facts.children) - 3} more" if len(facts.children) > 3 else ""
-        yield (
-            f"Child processes have the GPU open: {shown}{more}. End them (data loader workers,"
-            " process pools) first."
-        )
-
-
-# -- looking ---------------------------------------------------------------------------------
-
-
-def gather(
+def objections(
     gpus: Sequence[str],
     seen: Sequence[SeenGpu],
     environ: Mapping[str, str],
@@ -75,22 +30,33 @@ def gather(
     pid: int | None = None,
     proc: str = "/proc",
     mps_socket: str = "/tmp/nvidia-mps/control",
-) -> Facts:
-    """Look at this process. Some milliseconds, no driver call.
+) -> Iterator[str]:
+    """The reasons against a checkpoint, as sentences, the gravest first.
 
-    ``gpus``: UUIDs of the lease. ``seen``: what the driver's probe told of the host's GPUs.
+    Looks at this process, some milliseconds for all, without a call of the driver. ``gpus``: UUIDs
+    of the lease. ``seen``: what the driver's probe told of the host's GPUs.
     """
     pid = os.getpid() if pid is None else pid
-    mine = {gpu.uuid: gpu for gpu in seen if gpu.uuid in gpus}
-    mig = [uuid for uuid in gpus if uuid.startswith("MIG-")]
-    mig += [uuid for uuid, gpu in mine.items() if gpu.mig]
-    return Facts(
-        mig=tuple(mig),
-        nccl_used=any(name.startswith(_NCCL_THREADS) for name in _thread_names(proc, pid)),
-        mps=_mps(environ, mps_socket),
-        gvisor=_GVISOR in _text(f"{proc}/version"),
-        children=tuple(_children_on_gpus(proc, pid)),
-    )
+    mig = {gpu.uuid for gpu in seen if gpu.mig}
+    if any(uuid.startswith("MIG-") or uuid in mig for uuid in gpus):
+        yield "The GPU is a MIG device, and the driver cannot checkpoint processes on those."
+    # NCCL is loaded with every torch that has CUDA; it matters once it is used.
+    if any(name.startswith(_NCCL_THREADS) for name in _thread_names(proc, pid)):
+        yield (
+            "NCCL runs in this process, and the driver's checkpoint calls hang then; end the"
+            " process group (torch.distributed.destroy_process_group()) first."
+        )
+    if (mps := _mps(environ, mps_socket)) is not None:
+        yield f"This process uses MPS ({mps}), which the driver cannot checkpoint."
+    if _GVISOR in _text(f"{proc}/version"):
+        yield "This is a gVisor sandbox, in which the driver cannot lock a process."
+    if children := list(_children_on_gpus(proc, pid)):
+        shown = ", ".join(children[:3])
+        more = f" and {len(children) - 3} more" if len(children) > 3 else ""
+        yield (
+            f"Child processes have the GPU open: {shown}{more}. End them (data loader workers,"
+            " process pools) first."
+        )
 
 
 def _mps(environ: Mapping[str, str], socket: str) -> str | None:
@@ -136,14 +102,7 @@ def _descends(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
 
 
 def _has_gpu_open(proc: str, pid: int) -> bool:
-    for number in _listed(f"{proc}/{pid}/fd"):
-        try:
-            target = os.readlink(f"{proc}/{pid}/fd/{number}")
-        except OSError:
-            continue
-        if target.startswith("/dev/nvidia"):
-            return True
-    return False
+    return any(file.startswith("/dev/nvidia") for _number, file in open_files(pid, proc))
 
 
 def _listed(folder: str) -> list[str]:

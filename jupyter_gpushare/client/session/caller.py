@@ -5,7 +5,6 @@ They come from the stacks of this process's threads and from its open files. Not
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 import threading
@@ -13,6 +12,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Final
 
+from ...protocol.processes import open_files
 from ..words.callers import Caller, Doing, Facts, caller_of, command_words
 from .task import running_kernel
 
@@ -103,10 +103,12 @@ def _serves(in_loop: bool) -> bool:
 
 def _listens() -> bool:
     """Whether this process has a socket that accepts connections."""
-    for number in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # it was closed meanwhile
-            if os.readlink(f"/proc/self/fd/{number}").startswith("socket:"):
-                with socket.fromfd(int(number), socket.AF_INET, socket.SOCK_STREAM) as copy:
-                    if copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                        return True
+    for number, file in open_files():
+        if file.startswith("socket:"):
+            with (
+                suppress(OSError),  # it was closed meanwhile
+                socket.fromfd(number, socket.AF_INET, socket.SOCK_STREAM) as copy,
+            ):
+                if copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    return True
     return False

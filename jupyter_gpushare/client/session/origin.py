@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from ...protocol.processes import stat_of, status_of
 from ..words.classes import Origin
 from .task import SESSION_NAME, running_kernel
 
@@ -55,7 +56,7 @@ def runner_of(command: Sequence[str]) -> str:
 
 def _is_in_foreground() -> bool:
     """Whether it has a controlling terminal, and its group is the one that the terminal heeds."""
-    fields = _stat("self")
+    fields = stat_of("self")
     if len(fields) < 6:
         return False
     group, terminal, foreground = fields[2], fields[4], fields[5]
@@ -77,12 +78,8 @@ def _survives_its_terminal() -> bool:
 
 
 def _ignores_hang_up(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            ignored = next(line for line in file if line.startswith(b"SigIgn:"))
-    except (OSError, StopIteration):
-        return False
-    return bool(int(ignored.split()[1], 16) & 1 << signal.SIGHUP - 1)
+    (ignored,) = status_of(pid, "SigIgn") or ["0"]
+    return bool(int(ignored, 16) & 1 << signal.SIGHUP - 1)
 
 
 def _ancestors() -> Iterator[Sequence[str]]:
@@ -102,14 +99,5 @@ def _ancestors() -> Iterator[Sequence[str]]:
 
 def _parent(pid: int) -> int:
     """Its parent's id; 0: it has none, or is gone."""
-    fields = _stat(pid)
+    fields = stat_of(pid)
     return int(fields[1]) if len(fields) > 1 else 0
-
-
-def _stat(pid: int | str) -> list[bytes]:
-    """The fields of ``/proc/PID/stat`` after the command's name: state, parent, group, session …"""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()
-    except OSError:
-        return []

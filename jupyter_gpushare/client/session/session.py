@@ -27,6 +27,7 @@ from ...protocol.connection import ClientConnection
 from ...protocol.errors import ProtocolError, Reason, RemoteError
 from ...protocol.messages import (
     PROTOCOL,
+    Answer,
     CallId,
     ErrorAnswer,
     Incoming,
@@ -102,7 +103,16 @@ class Greeting:
                 self.first_id, more = self.protocol.call(first.method, **first.params)
                 line += more
             self.socket.sendall(line)
-            self.result = self._answer(hello, deadline)
+            answer = self.answer(hello, deadline)
+            if isinstance(answer, ErrorAnswer):
+                raise NodeUnavailable(
+                    f"The node manager does not let this process in: {answer.error.message}",
+                    answer.error.reason,
+                    answer.error.data,
+                )
+            if not isinstance(answer.result, dict):
+                raise ConnectionError("it does not greet")
+            self.result: dict[str, Any] = answer.result
             self.socket.setblocking(False)
         except BaseException as error:
             if first is not None and first.method is Method.REQUEST:
@@ -114,28 +124,25 @@ class Greeting:
                 raise NodeUnavailable(_unreachable(path, error), Reason.UNAVAILABLE) from error
             raise
 
-    def _answer(self, hello: CallId, deadline: float) -> dict[str, Any]:
-        result = None
-        while result is None:
+    def answer(self, call: CallId, deadline: float) -> Answer | ErrorAnswer:
+        """The answer to ``call``, before ``deadline`` (monotonic); what else comes is ``early``.
+
+        Raises :class:`OSError` and ``ProtocolError``.
+        """
+        found = None
+        while found is None:
             self.socket.settimeout(max(0.001, deadline - time.monotonic()))
             data = self.socket.recv(65536)
             if not data:
                 raise ConnectionError("it closed the connection")
             for message in self.protocol.receive(data):
-                if isinstance(message, Notification) or message.id != hello:
+                if isinstance(message, Notification) or message.id != call:
                     self.early.append(message)
-                elif isinstance(message, ErrorAnswer):
-                    error = message.error
-                    raise NodeUnavailable(
-                        f"The node manager does not let this process in: {error.message}",
-                        error.reason,
-                        error.data,
-                    )
-                elif isinstance(message.result, dict):
-                    result = message.result
-            if result is None and time.monotonic() >= deadline:
+                else:
+                    found = message
+            if found is None and time.monotonic() >= deadline:
                 raise TimeoutError("timed out")
-        return result
+        return found
 
 
 class NobodyThere(NodeUnavailable):

@@ -14,6 +14,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from typing import Final
 
 from ...protocol import names
+from ...protocol.processes import open_files
 from ..words.grant import Grant, GrantedGpu
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
@@ -138,11 +139,7 @@ def cuda_started(device: str = "/dev/nvidia-uvm") -> bool:
         return True
     if not os.path.exists(device):
         return False  # nobody can have it open, and to look at all files costs much
-    try:
-        numbers = os.listdir("/proc/self/fd")
-    except OSError:
-        return False
-    return any(_target(number) == device for number in numbers)
+    return any(file == device for _number, file in open_files())
 
 
 def cuda_loaded() -> bool:
@@ -152,10 +149,3 @@ def cuda_loaded() -> bool:
             return any("/libcuda.so" in line for line in mapped)
     except OSError:
         return True
-
-
-def _target(number: str) -> str:
-    try:
-        return os.readlink(f"/proc/self/fd/{number}")
-    except OSError:
-        return ""

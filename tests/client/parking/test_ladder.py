@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpushare.client.adapters.parkers.base import (
-    ParkedBytes,
     ParkedDamaged,
     ParkFailed,
     ParkRefused,
@@ -53,18 +52,18 @@ class Tensors:
         freed, self.cache = self.cache, 0
         return freed
 
-    def drop_cache(self) -> int:
+    def drop_cache(self) -> None:
         raise AssertionError("this is for gates")
 
     def bytes_to_park(self) -> int:
         return self.live
 
-    def park(self) -> ParkedBytes:
+    def park(self) -> int:
         if self.refuses:
             raise ParkRefused(self.refuses)
         self.log.append("park")
         self.is_parked = True
-        return ParkedBytes(self.live, self.live, 1)
+        return self.live
 
     def resume(self) -> None:
         if self.is_full:
@@ -207,7 +206,7 @@ def test_what_broke_off_half_way_comes_back_before_the_next_cell() -> None:
     """A parking that fails and cannot be undone: the tensors are in host memory."""
 
     class BreaksOff(Tensors):
-        def park(self) -> ParkedBytes:
+        def park(self) -> int:
             super().park()
             raise ParkFailed("Parking was broken off.")
 

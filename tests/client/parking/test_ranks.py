@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import torch
 
-from jupyter_gpushare.client.adapters.parkers import ranks
-from jupyter_gpushare.client.adapters.parkers.ranks import Group, RankGate, Together
+from jupyter_gpushare.client.memory import ranks
+from jupyter_gpushare.client.memory.ranks import Group, RankGate, Together
 
 STEPS = 300
 
@@ -165,7 +165,7 @@ def test_a_rank_with_another_lease_leads_nobody() -> None:
     default = _Named()
     for partner, leads in ((None, False), ("M", False), ("L", True)):
         store = torch.distributed.HashStore()
-        turns = SimpleNamespace(leads=False, alone=False, is_closed=True, announce=lambda: None)
+        turns: Any = SimpleNamespace(leads=False, alone=False, announce=lambda: None)
         c10d = SimpleNamespace(
             _get_default_group=lambda: default, _get_default_store=lambda it=store: it
         )
@@ -205,7 +205,7 @@ import torch.distributed as dist
 from types import SimpleNamespace
 from torch.nn.parallel import DistributedDataParallel
 from support.torch_cpu import CpuAllocator
-from jupyter_gpushare.client.adapters.parkers.ranks import RankGate
+from jupyter_gpushare.client.memory.ranks import RankGate
 from jupyter_gpushare.client.adapters.parkers.steps import StepMeter
 
 torch.set_num_threads(1)

@@ -10,13 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_gpushare.client.adapters.parkers.survey import (
-    BLOCK,
     DeviceSurvey,
     Survey,
     obstacles,
     rounded,
     unexplained,
-    words,
 )
 
 
@@ -38,9 +36,7 @@ CLEAN = Survey(devices=(device([1, 4096]),))
 
 @given(SIZES, st.booleans())
 def test_what_is_all_found_reconciles(sizes: list[int], exact: bool) -> None:
-    survey = Survey(devices=(device(sizes, exact=exact),))
-    assert obstacles(survey) == ()
-    assert sum(sizes) <= survey.bytes_to_park < sum(sizes) + BLOCK * len(sizes) + 1
+    assert obstacles(Survey(devices=(device(sizes, exact=exact),))) == ()
 
 
 @given(SIZES, st.integers(1, 2**40), st.booleans())
@@ -78,7 +74,6 @@ def test_rounding_is_allowed_where_only_blocks_are_counted() -> None:
         ({"allocator": "pluggable"}, "the allocator 'pluggable'"),
         ({"unreadable": ("BatchedTensor",)}, "BatchedTensor"),
         ({"in_step": True}, "an optimizer step is running"),
-        ({"means": "it cannot be."}, "it cannot be."),
         ({"devices": (device([1], hidden=1),)}, "not Python"),
     ],
 )
@@ -89,8 +84,7 @@ def test_each_alone_refuses(found: dict[str, Any], words: str) -> None:
 
 def test_all_together_in_words() -> None:
     survey = replace(CLEAN, graphs=1, others=("CuPy", "JAX"), not_resizable=1)
-    said = words(obstacles(survey))
+    said = "; ".join(obstacles(survey))
     assert "1 CUDA graph or memory pool" in said
     assert "CuPy and JAX may use" in said
-    assert "1 tensor is not" in said.replace("memory of 1 tensor is not", "1 tensor is not")
-    assert ".;" not in said
+    assert "memory of 1 tensor is not" in said

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from jupyter_gpushare.client.adapters.parkers.base import ParkedBytes, ParkFailed, ResumeFailed
+from jupyter_gpushare.client.adapters.parkers.base import ParkFailed, ResumeFailed
 from jupyter_gpushare.client.words.grant import Grant
 
 NAME = "pretend_framework"
@@ -146,13 +146,13 @@ class PretendParker:
     def trim(self) -> int:
         return 0
 
-    def drop_cache(self) -> int:
-        return 0
+    def drop_cache(self) -> None:
+        """It has none."""
 
     def bytes_to_park(self) -> int:
         return sum(block.size for block in self._framework.blocks)
 
-    def park(self) -> ParkedBytes:
+    def park(self) -> int:
         moved = 0
         try:
             for block in self._framework.blocks:
@@ -161,7 +161,7 @@ class PretendParker:
         except DriverSaid as error:
             self.resume()
             raise ParkFailed(str(error)) from error
-        return ParkedBytes(moved, moved, len(self._framework.blocks))
+        return moved
 
     def resume(self) -> None:
         try:
@@ -176,7 +176,6 @@ class PretendAdapter:
     """What the product knows of the framework."""
 
     name = "Pretend"
-    modules = frozenset({NAME})
     catches_first_use = False
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ worse. (Printing it is safe: that shows that it is parked.)
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from ...errors import GpuShareError
 
@@ -26,13 +26,6 @@ class ParkingError(GpuShareError):
 class ParkRefused(ParkingError):
     """Parking is not safe or not possible now; nothing was changed."""
 
-    @classmethod
-    def because(cls, refusals: tuple[str, ...]) -> ParkRefused:
-        """With all reasons in words."""
-        from .survey import words
-
-        return cls(f"The GPU memory cannot be parked: {words(refusals)}.")
-
 
 class ParkFailed(ParkingError):
     """Parking was begun and broken off. The memory is on the GPU again, unless ``is_parked``."""
@@ -44,14 +37,6 @@ class ResumeFailed(ParkingError):
 
 class ParkedDamaged(ParkingError):
     """The memory is on the GPU again, but some of it is not what it was when it was parked."""
-
-
-class ParkedBytes(NamedTuple):
-    """What was parked. ``bytes`` lie in host memory; the GPU has ``freed`` bytes more."""
-
-    bytes: int
-    freed: int
-    storages: int
 
 
 class Parker(Protocol):
@@ -67,8 +52,8 @@ class Parker(Protocol):
         Raises nothing: a failure of the driver is logged.
         """
 
-    def drop_cache(self) -> int:
-        """At a gate: wait for queued work and empty the caches; bytes freed. Raises nothing.
+    def drop_cache(self) -> None:
+        """At a gate: wait for queued work and empty the caches. Raises nothing.
 
         A program that goes on after it finds all that it had, gradients too.
         """
@@ -76,8 +61,8 @@ class Parker(Protocol):
     def bytes_to_park(self) -> int:
         """Host bytes that `park` would need now; walks all objects (0.1 s and more)."""
 
-    def park(self) -> ParkedBytes:
-        """Move the memory to the host (`storage`).
+    def park(self) -> int:
+        """Move the memory to the host (`storage`); the bytes that lie there now.
 
         Raises:
             ParkRefused: it is not safe; nothing changed.

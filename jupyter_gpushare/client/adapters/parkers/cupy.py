@@ -10,14 +10,9 @@ import gc
 import logging
 from typing import Any, Final
 
-from .base import ParkedBytes, ParkRefused
-from .survey import Survey, obstacles
+from .base import ParkRefused
 
 _log = logging.getLogger("jupyter_gpushare")
-
-_NO_MEANS: Final = (
-    "a CuPy array cannot be moved to host memory and back while the program holds it."
-)
 
 
 class CuPyParker:
@@ -41,25 +36,24 @@ class CuPyParker:
             _log.warning("CuPy's pools could not be emptied: %s", error)
             return 0
 
-    def drop_cache(self) -> int:
+    def drop_cache(self) -> None:
         """Wait for the current GPU, then the same as `trim`."""
         try:
             self._cupy.cuda.runtime.deviceSynchronize()
         except Exception as error:  # noqa: BLE001 - the user's next call meets it, too
             _log.warning("CuPy's queued work could not be waited for: %s", error)
-        return self.trim()
-
-    def survey(self) -> Survey:
-        """Says that it cannot be parked."""
-        return Survey(means=_NO_MEANS)
+        self.trim()
 
     def bytes_to_park(self) -> int:
         """None ever."""
         return 0
 
-    def park(self) -> ParkedBytes:
+    def park(self) -> int:
         """Always refuses."""
-        raise ParkRefused.because(obstacles(self.survey()))
+        raise ParkRefused(
+            "The GPU memory cannot be parked: a CuPy array cannot be moved to host memory and back "
+            "while the program holds it."
+        )
 
     def resume(self) -> None:
         """Nothing to do."""

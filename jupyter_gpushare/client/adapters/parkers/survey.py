@@ -26,7 +26,7 @@ class DeviceSurvey:
     ``found`` is what they hold and ``blocks`` the same in whole blocks.
     ``requested`` is what the allocator was asked for and has not got back;
     ``None`` where it does not count that, and then ``allocated`` (in blocks)
-    must do. ``reserved`` is what it holds from the driver, its cache included.
+    must do.
     """
 
     device: str
@@ -35,7 +35,6 @@ class DeviceSurvey:
     blocks: int
     requested: int | None
     allocated: int | None
-    reserved: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +59,6 @@ class Survey:
     frozen_objects: int = 0
     """Objects that ``gc.freeze`` hides from a walk."""
     in_step: bool = False
-    means: str | None = None
-    """Why this framework's memory cannot be moved at all."""
-
-    @property
-    def bytes_to_park(self) -> int:
-        """The bytes that parking would put into host memory."""
-        return sum(device.blocks for device in self.devices)
-
-    @property
-    def storages(self) -> int:
-        """Storages found on all devices."""
-        return sum(device.storages for device in self.devices)
 
 
 def unexplained(device: DeviceSurvey) -> int:
@@ -91,59 +78,34 @@ def unexplained(device: DeviceSurvey) -> int:
 
 
 def obstacles(survey: Survey) -> tuple[str, ...]:
-    """Why storages cannot be parked now, a sentence for each; empty: they can."""
-    if survey.means is not None:
-        return (survey.means,)
-    found: list[str] = []
-    if survey.in_step:
-        found.append("an optimizer step is running.")
-    if survey.allocator != "native":
-        found.append(
-            f"PyTorch uses the allocator {survey.allocator!r}; only what its native one hands "
-            "out can be accounted for.",
-        )
-    if survey.graphs:
-        found.append(
-            f"{_count(survey.graphs, 'CUDA graph or memory pool', 'CUDA graphs or memory pools')} "
-            "of its own: a graph replays addresses, which would change.",
-        )
-    if survey.process_group is not None:
-        found.append(
-            f"torch.distributed runs here ({survey.process_group}): other processes may use this "
-            "one's memory or wait for it.",
-        )
-    if survey.others:
-        found.append(
-            f"{_and(survey.others)} may use the GPU in this process, too, and may hold PyTorch's "
-            "memory by address.",
-        )
-    if survey.not_resizable:
-        found.append(
-            f"the memory of {_count(survey.not_resizable, 'tensor', 'tensors')} is not PyTorch's "
-            "to free (DLPack, another library's array, a mapped file).",
-        )
-    if survey.aliased:
-        found.append(
-            f"{_count(survey.aliased, 'piece', 'pieces')} of memory belong to several storages "
-            "at once (DLPack).",
-        )
-    if survey.shared:
-        found.append(
-            f"{_count(survey.shared, 'tensor is', 'tensors are')} shared with other processes.",
-        )
-    if survey.own_streams:
-        found.append(
-            f"memory was allocated on {_count(survey.own_streams, 'stream', 'streams')} of your "
-            "own, and would come back on the default one.",
-        )
-    if survey.unreadable:
-        found.append(
-            f"tensors of these kinds cannot be looked into: {_and(survey.unreadable)}.",
-        )
-    for device in survey.devices:
-        if (words := _not_reconciled(device, survey.frozen_objects)) is not None:
-            found.append(words)
-    return tuple(found)
+    """Why storages cannot be parked now, a clause for each; empty: they can."""
+    graphs = _count(survey.graphs, "CUDA graph or memory pool", "CUDA graphs or memory pools")
+    foreign = _count(survey.not_resizable, "tensor", "tensors")
+    shared = _count(survey.shared, "tensor is", "tensors are")
+    streams = _count(survey.own_streams, "stream", "streams")
+    reasons: dict[str, object] = {
+        "an optimizer step is running": survey.in_step,
+        f"PyTorch uses the allocator {survey.allocator!r}; only what its native one hands out can "
+        "be accounted for": survey.allocator != "native",
+        f"{graphs} of its own: a graph replays addresses, which would change": survey.graphs,
+        f"torch.distributed runs here ({survey.process_group}): other processes may use this "
+        "one's memory or wait for it": survey.process_group is not None,
+        f"{_and(survey.others)} may use the GPU in this process, too, and may hold PyTorch's "
+        "memory by address": survey.others,
+        f"the memory of {foreign} is not PyTorch's to free (DLPack, another library's array, a "
+        "mapped file)": survey.not_resizable,
+        f"{_count(survey.aliased, 'piece', 'pieces')} of memory belong to several storages at once "
+        "(DLPack)": survey.aliased,
+        f"{shared} shared with other processes": survey.shared,
+        f"memory was allocated on {streams} of your own, and would come back on the default "
+        "one": survey.own_streams,
+        f"tensors of these kinds cannot be looked into: {_and(survey.unreadable)}": (
+            survey.unreadable
+        ),
+    }
+    found = [why for why, is_so in reasons.items() if is_so]
+    sums = (_not_reconciled(device, survey.frozen_objects) for device in survey.devices)
+    return (*found, *(why for why in sums if why is not None))
 
 
 def _not_reconciled(device: DeviceSurvey, frozen: int) -> str | None:
@@ -154,19 +116,14 @@ def _not_reconciled(device: DeviceSurvey, frozen: int) -> str | None:
     if missing < 0:
         return (
             f"on {device.device} {held} were found, {format_size(-missing)} more than PyTorch's "
-            "allocator has given out: some of it comes from somewhere else."
+            "allocator has given out: some of it comes from somewhere else"
         )
     hidden = " (gc.freeze hides objects here)" if frozen else ""
     return (
         f"on {device.device} PyTorch's allocator has given out {format_size(missing)} more than "
         f"the {held} that were found{hidden}: something that is not Python holds it (TorchScript, "
-        "an extension)."
+        "an extension)"
     )
-
-
-def words(refusals: Sequence[str]) -> str:
-    """All obstacles as one clause after "cannot be parked"; empty if there is none."""
-    return "; ".join(refusal.rstrip(".") for refusal in refusals)
 
 
 def _count(number: int, one: str, many: str) -> str:
@@ -174,5 +131,4 @@ def _count(number: int, one: str, many: str) -> str:
 
 
 def _and(names: Sequence[str]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

@@ -22,7 +22,7 @@ from typing import Any
 
 from ....protocol.sizes import format_size
 from .allocator import CudaAllocator
-from .base import ParkedBytes, ParkedDamaged, ParkFailed, ParkRefused, ResumeFailed
+from .base import ParkedDamaged, ParkFailed, ParkRefused, ResumeFailed
 from .checksum import Checksums
 from .hostpool import CHUNK, KEEP, HostPool, Piece
 from .others import others_on_gpu
@@ -91,20 +91,17 @@ class TorchParker:
         self._allocator.empty_cache()
         return max(0, before - self._reserved())
 
-    def drop_cache(self) -> int:
-        """Wait for queued work and empty the cache; bytes freed.
+    def drop_cache(self) -> None:
+        """Wait for queued work and empty the cache.
 
         The next task finds the devices idle, and this one everything as it was.
         """
         try:
             for device in self._allocator.devices():
                 self._allocator.synchronize(device)
-            before = self._reserved()
             self._allocator.empty_cache()
-            return max(0, before - self._reserved())
         except Exception as error:  # noqa: BLE001 - the user's next call meets it, too
             _log.warning("PyTorch's queued work could not be waited for: %s", error)
-            return 0
 
     # -- storage ------------------------------------------------------------------------
 
@@ -116,12 +113,11 @@ class TorchParker:
         """Host bytes that `park` would need now."""
         return sum(rounded(storage.nbytes()) for storage in self._walk().storages)
 
-    def park(self) -> ParkedBytes:
+    def park(self) -> int:
         """Move all storages to the host; see `base.Parker.park`."""
         if self._parked:
             raise ParkRefused("The GPU memory of this process is parked already.")
         try:
-            before = self._reserved()
             self._trim()
             findings = self._walk()
             survey = self._survey(findings)
@@ -130,17 +126,15 @@ class TorchParker:
                 f"The GPU memory was not parked, and nothing has changed: {_first_line(error)}"
             ) from error
         if refusals := obstacles(survey):
-            raise ParkRefused.because(refusals)
+            raise ParkRefused(f"The GPU memory cannot be parked: {'; '.join(refusals)}.")
         storages = findings.storages
         del findings  # it holds what would else be freed meanwhile
         copies = self._copy_out(storages)
         if copies:
             self._let_go(copies)
-        freed = 0
         with suppress(Exception):  # it is parked, whatever the driver says now
             self._allocator.empty_cache()
-            freed = max(0, before - self._reserved())
-        return ParkedBytes(survey.bytes_to_park, freed, len(copies))
+        return sum(device.blocks for device in survey.devices)
 
     def resume(self) -> None:
         """Move everything back; see `base.Parker.resume`."""
@@ -208,7 +202,6 @@ class TorchParker:
             blocks=sum(map(rounded, sizes)),
             requested=None if figures is None else figures.requested,
             allocated=None if figures is None else figures.allocated,
-            reserved=0 if figures is None else figures.reserved,
         )
 
     def _shared(self, storages: list[Any]) -> int:

@@ -22,9 +22,12 @@ import math
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ....protocol.times import format_duration
+from ...protocol.times import format_duration
+
+if TYPE_CHECKING:
+    from .turns import Turns
 
 #: Seconds between two looks for a word of rank 0: while steps go on, and while a rank waits.
 LOOK: Final = 0.05
@@ -39,34 +42,13 @@ _PREFIX: Final = "jupyter_gpushare"
 _TIMEOUT: Final = 600.0
 
 
-class Store(Protocol):
-    """As much of `torch.distributed.Store`."""
+class Group(NamedTuple):
+    """One rank's view of its process group, named ``name`` in its store; ``timeout`` in seconds.
 
-    def set(self, key: str, value: str, /) -> None: ...
-    def get(self, key: str, /) -> bytes: ...
-    def add(self, key: str, value: int, /) -> int: ...
-    def check(self, keys: list[str], /) -> bool: ...
-
-
-class Turns(Protocol):
-    """As much of `client.memory.turns.Turns`. ``leads``: whether this process takes turns for all.
-
-    ``alone``: it does so as no rank of several.
+    ``store`` is a `torch.distributed.Store`.
     """
 
-    leads: bool
-    alone: bool
-
-    @property
-    def is_closed(self) -> bool: ...
-    def announce(self) -> None: ...
-    def gate(self, at_most: float) -> None: ...
-
-
-class Group(NamedTuple):
-    """One rank's view of its process group, named ``name`` in its store; ``timeout`` in seconds."""
-
-    store: Store
+    store: Any
     rank: int
     size: int
     timeout: float
@@ -151,8 +133,8 @@ class Together:
             now = time.monotonic()
             if now >= self._next_look:
                 self._next_look = now + LOOK
-                if self._is_set("step"):
-                    self._hear(int(self._get("step")))
+                if (step := self._said("step")) is not None:
+                    self._hear(int(step))
         elif self._steps >= self._stop:
             self._wait_for_word()
 
@@ -165,10 +147,11 @@ class Together:
 
     def _wait_for_word(self) -> None:
         ends = time.monotonic() + self._patience
-        if self._waits(lambda: self._is_set("word"), ends) and self._get("word") == b"stop":
+        heard = self._waits(lambda: self._said("word") is not None, ends)
+        if heard and self._said("word") == "stop":
             self._drop()
             self._add("stopped")
-            self._waits(lambda: self._is_set("go"), ends)
+            self._waits(lambda: self._said("go") is not None, ends)
         self._next_round()
 
     # -- both -------------------------------------------------------------------------------
@@ -197,17 +180,16 @@ class Together:
     def _set(self, name: str, value: str) -> None:
         self._group.store.set(self._key(name), value)
 
-    def _get(self, name: str) -> bytes:
-        return self._group.store.get(self._key(name))
-
     def _add(self, name: str) -> None:
         self._group.store.add(self._key(name), 1)
 
     def _count(self, name: str) -> int:
-        return self._group.store.add(self._key(name), 0)
+        return int(self._group.store.add(self._key(name), 0))
 
-    def _is_set(self, name: str) -> bool:
-        return self._group.store.check([self._key(name)])
+    def _said(self, name: str) -> str | None:
+        """What rank 0 said; ``None``: nothing yet."""
+        store, key = self._group.store, self._key(name)
+        return store.get(key).decode() if store.check([key]) else None
 
 
 class RankGate:
