@@ -79,7 +79,7 @@ from .host.processes import ProcessError, sees_others
 from .host.troubles import Trouble
 from .inventory import SYSTEM_PROGRAMS, open_inventory
 from .inventory.base import Inventory, InventoryError
-from .inventory.simulated import BusyGpus, SimulatedInventory
+from .inventory.simulated import SimulatedInventory
 from .inventory.visible import VisibleInventory, given_gpus
 from .manager import NODE, Manager
 from .people import hubmemory
@@ -456,7 +456,7 @@ class NodeManagerApp(JupyterApp):
         lines = LogLines(clock.boot)
         manager.listeners.append(EventLog(self.log, lines).heard)
         if isinstance(whole, SimulatedInventory):
-            manager.listeners.append(BusyGpus(whole.set_busy).heard)
+            manager.listeners.append(whole.heard)
         key = key_beside(ledger_path)
         identity = self._identity(clock, key, ledger_path)
         quotas = Quotas(parent=self)

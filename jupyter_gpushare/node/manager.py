@@ -33,7 +33,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
@@ -536,7 +536,7 @@ class Manager:
         now = Instant(self.clock.boot_id(), self.clock.boot(), self.clock.wall())
         belief = before.after(now)
         if belief != before:
-            self.ledger.remember(_CLOCKS, walljumps.to_json(belief))
+            self.ledger.remember(_CLOCKS, asdict(belief))
         if before.is_sure and not belief.is_sure and belief.known is not None:
             self._log.error(
                 "The wall clock went forward by %.1f days since history was tidied, and the time "

@@ -19,13 +19,17 @@ from jupyter_gpushare.node.checkpoint.sequence import (
     Call,
     Plan,
     Step,
-    lock,
-    look,
-    park,
-    resume,
-    unlock,
+    plan,
 )
-from jupyter_gpushare.protocol.checkpoint import RESCUE_SECONDS, Cause, Outcome, Result, State
+from jupyter_gpushare.protocol.checkpoint import (
+    RESCUE_SECONDS,
+    Action,
+    Cause,
+    Outcome,
+    Request,
+    Result,
+    State,
+)
 
 #: The driver's table: from which state a call leads where.
 MOVES = {
@@ -34,6 +38,14 @@ MOVES = {
     (Step.RESTORE, State.CHECKPOINTED): State.LOCKED,
     (Step.UNLOCK, State.LOCKED): State.RUNNING,
 }
+
+
+def park(deadline: float, timeout: float = 5.0) -> Plan:
+    return plan(Request(Action.PARK, deadline=deadline, lock_timeout=timeout))
+
+
+def resume(deadline: float, **gpu_map: str) -> Plan:
+    return plan(Request(Action.RESUME, deadline=deadline, gpu_map=gpu_map))
 
 
 @dataclass(frozen=True)
@@ -128,14 +140,14 @@ def test_park_says_what_is_so(driver: ModelDriver, deadline: float, timeout: flo
 @given(DRIVERS, st.floats(0.1, 120))
 def test_resume_says_what_is_so(driver: ModelDriver, deadline: float) -> None:
     before = driver.state
-    outcome = driver.follow(resume(deadline, {}))
+    outcome = driver.follow(resume(deadline))
     check_outcome(driver, before, State.RUNNING, outcome)
 
 
 @given(DRIVERS, st.floats(0.1, 120), st.floats(0.01, 30))
 def test_lock_says_what_is_so(driver: ModelDriver, deadline: float, timeout: float) -> None:
     before = driver.state
-    outcome = driver.follow(lock(deadline, timeout))
+    outcome = driver.follow(plan(Request(Action.LOCK, None, deadline, timeout)))
     check_outcome(driver, before, State.LOCKED, outcome)
     if driver.state is State.LOCKED and before is State.RUNNING and not driver.gone:
         assert outcome.result in (Result.DONE, Result.STUCK)
@@ -147,7 +159,7 @@ def test_unlock_says_what_is_so_and_touches_nothing_that_is_parked(
     driver: ModelDriver, deadline: float
 ) -> None:
     before = driver.state
-    outcome = driver.follow(unlock(deadline))
+    outcome = driver.follow(plan(Request(Action.UNLOCK, None, deadline)))
     check_outcome(driver, before, State.RUNNING, outcome)
     if before is not State.LOCKED:
         assert driver.state in (before, State.FAILED)
@@ -160,7 +172,7 @@ def test_a_plan_ends_in_time(driver: ModelDriver, deadline: float, timeout: floa
     driver.follow(park(deadline, timeout))
     assert driver.seconds <= deadline + grace
     driver.seconds = 0.0
-    driver.follow(resume(deadline, {}))
+    driver.follow(resume(deadline))
     assert driver.seconds <= deadline + grace + UNLOCK_SECONDS
 
 
@@ -168,7 +180,7 @@ def test_an_unlock_that_never_answers_ends_the_rescue_in_time() -> None:
     """Each time that it hangs counts, and so does each pause before the next look."""
     hangs = [Mishap("none"), Mishap("late")] * 50
     driver = ModelDriver(State.RUNNING, [Mishap("none"), Mishap("late", takes_effect=True), *hangs])
-    before = driver.follow(park(60, 5))
+    before = driver.follow(park(60))
     assert before.result is Result.STUCK
     rescue = driver.seconds - 0.01 - driver.calls[1].seconds
     assert RESCUE_SECONDS <= rescue <= RESCUE_SECONDS + UNLOCK_SECONDS
@@ -179,33 +191,33 @@ def test_an_unlock_that_never_answers_ends_the_rescue_in_time() -> None:
 def test_what_was_cut_short_can_be_asked_for_again(driver: ModelDriver) -> None:
     if driver.state not in (State.RUNNING, State.LOCKED, State.CHECKPOINTED):
         return
-    plan = park(60, 5) if driver.state is State.RUNNING else resume(60, {})
+    begun = park(60) if driver.state is State.RUNNING else resume(60)
     try:
-        call = next(plan)
+        call = next(begun)
         while driver.mishaps:  # the helper is killed when they are used up, wherever that is
-            call = plan.send(driver.answer(call))
+            call = begun.send(driver.answer(call))
     except StopIteration:
         driver.mishaps.clear()
     if driver.gone or driver.state is State.FAILED:
         return
-    assert driver.follow(park(60, 5)).result is Result.DONE
-    assert driver.follow(resume(60, {})).result is Result.DONE
+    assert driver.follow(park(60)).result is Result.DONE
+    assert driver.follow(resume(60)).result is Result.DONE
     assert driver.state is State.RUNNING
 
 
 def test_the_straight_way() -> None:
     driver = ModelDriver(State.RUNNING)
-    assert driver.follow(park(60, 5)).result is Result.DONE
+    assert driver.follow(park(60)).result is Result.DONE
     assert [call.step for call in driver.calls] == [Step.STATE, Step.LOCK, Step.CHECKPOINT]
     driver.calls.clear()
-    assert driver.follow(resume(60, {"GPU-a": "GPU-b"})).result is Result.DONE
+    assert driver.follow(resume(60, a="b")).result is Result.DONE
     assert [call.step for call in driver.calls] == [
         Step.STATE,
         Step.RESTORE,
         Step.STATE,
         Step.UNLOCK,
     ]
-    assert driver.calls[1].gpu_map == {"GPU-a": "GPU-b"}
+    assert driver.calls[1].gpu_map == {"a": "b"}
 
 
 @pytest.mark.parametrize(
@@ -221,14 +233,14 @@ def test_the_straight_way() -> None:
     ],
 )
 def test_what_went_wrong_is_named(mishap: Mishap, result: Result, cause: Cause) -> None:
-    outcome = ModelDriver(State.RUNNING, [Mishap("none"), mishap]).follow(park(60, 5))
+    outcome = ModelDriver(State.RUNNING, [Mishap("none"), mishap]).follow(park(60))
     assert (outcome.result, outcome.cause) == (result, cause)
     assert ("it runs on" in outcome.message) is (cause is Cause.GPU_WORK)
 
 
 def test_who_tells_no_state_is_not_touched() -> None:
     for mishap, cause in ((Mishap("late"), Cause.TIMEOUT), (Mishap("error", 1), Cause.NO_CUDA)):
-        outcome = ModelDriver(State.RUNNING, [mishap]).follow(park(60, 5))
+        outcome = ModelDriver(State.RUNNING, [mishap]).follow(park(60))
         assert (outcome.result, outcome.cause) == (Result.REFUSED, cause)
         assert ("NCCL" in outcome.message) is (cause is Cause.TIMEOUT)
 
@@ -245,7 +257,7 @@ def test_who_tells_no_state_is_not_touched() -> None:
 def test_what_was_not_restored_can_be_tried_again_or_not(
     mishap: Mishap, result: Result, cause: Cause
 ) -> None:
-    outcome = ModelDriver(State.CHECKPOINTED, [Mishap("none"), mishap]).follow(resume(60, {}))
+    outcome = ModelDriver(State.CHECKPOINTED, [Mishap("none"), mishap]).follow(resume(60))
     assert (outcome.result, outcome.cause) == (result, cause)
     assert outcome.state is State.CHECKPOINTED
 
@@ -253,5 +265,5 @@ def test_what_was_not_restored_can_be_tried_again_or_not(
 @pytest.mark.parametrize("state", list(State))
 def test_a_look_changes_nothing(state: State) -> None:
     driver = ModelDriver(state)
-    outcome = driver.follow(look(4))
+    outcome = driver.follow(plan(Request(Action.STATE, None, 4)))
     assert (outcome.result, outcome.state, driver.state) == (Result.DONE, state, state)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -20,7 +19,7 @@ from support.policy_world import World, gpu, task
 
 from jupyter_gpushare.node.host.outcome import Outcome
 from jupyter_gpushare.node.inventory.readings import Readings, figures
-from jupyter_gpushare.node.inventory.simulated import BusyGpus, SimulatedInventory
+from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
 from jupyter_gpushare.node.wire.statuses import WATCH_INTERVAL
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd
@@ -206,85 +205,53 @@ def test_what_was_measured_is_told_with_whose_it_was(tmp_path: Path, nvml_world:
 # -- simulated GPUs ---------------------------------------------------------------------------
 
 
-def utilisation(inventory: SimulatedInventory) -> list[float | None]:
-    found = inventory.read()
-    assert [reading.used for reading in found] == [0] * len(found), "nothing is ever held"
-    return [reading.utilisation for reading in found]
+class Told:
+    """Simulated GPUs that hear of a world's leases, by a clock that the test turns."""
 
+    def __init__(self, world: World) -> None:
+        self.world, self.clock = world, FakeClock(boot=0.0)
+        self.inventory = SimulatedInventory("2x24GiB", self.clock.boot)
+        self.inventory._gpus = (gpu(0), gpu(1))
+        assert self.shares() == [None, None], "of no time nothing is known"
 
-def test_without_a_clock_simulated_utilisation_is_unknown() -> None:
-    inventory = SimulatedInventory("1x24GiB")
-    inventory.set_busy(inventory.discover()[0].uuid, True)
-    assert utilisation(inventory) == [None]
+    def shares(self) -> list[float | None]:
+        found = self.inventory.read()
+        assert [reading.used for reading in found] == [0, 0], "nothing is ever held"
+        return [reading.utilisation for reading in found]
+
+    def hears(self, command: cmd.Command) -> None:
+        events = core.step(self.world.state, command, self.world.config).events
+        decision = self.world.run(command)
+        self.inventory.heard(Outcome(command, decision, events, ()), self.world.state)
+
+    def run(self, command: cmd.Command) -> set[int]:
+        """Carry ``command`` out; the indices of the GPUs that are busy after that."""
+        self.hears(command)
+        self.shares()
+        self.clock.advance(1.0)
+        return {index for index, share in enumerate(self.shares()) if share}
 
 
 @given(st.lists(st.tuples(st.sampled_from(["busy", "idle", "read"]), st.floats(0, 100))))
 def test_every_busy_second_is_told_once(steps: list[tuple[str, float]]) -> None:
-    clock = FakeClock(boot=0.0)
-    inventory = SimulatedInventory("1x24GiB", clock.boot)
-    gpu = inventory.discover()[0].uuid
-    utilisation(inventory)
-    computed = told = last = 0.0
-    is_busy = False
+    told = Told(World().start([gpu(0), gpu(1)], Quota(1, None)))
+    told.hears(request(told.world, 1))
+    computed = seconds_told = last = 0.0
+    is_busy = True
     for what, seconds in [*steps, ("read", 1.0)]:
-        clock.advance(seconds)
+        told.clock.advance(seconds)
         computed += seconds if is_busy else 0.0
-        if what == "read":
-            share = utilisation(inventory)[0]
-            if clock.boot() > last:
-                assert share is not None
-                assert 0.0 <= share <= 1.0
-                told += share * (clock.boot() - last)
-                last = clock.boot()
-        else:
+        if what != "read":
             is_busy = what == "busy"
-            inventory.set_busy(gpu, is_busy)
-    assert told == pytest.approx(computed, abs=1e-6)
-
-
-def test_it_may_be_told_and_read_at_once_from_two_threads() -> None:
-    clock = FakeClock(boot=0.0)
-    inventory = SimulatedInventory("1x24GiB", clock.boot)
-    board = inventory.discover()[0].uuid
-    begun, done = threading.Event(), threading.Event()
-
-    def tell() -> None:
-        while not done.is_set():
-            inventory.set_busy(board, True)
-            inventory.set_busy(board, False)
-            begun.set()
-
-    thread = threading.Thread(target=tell)
-    thread.start()
-    try:
-        assert begun.wait(60)
-        for _ in range(2000):
-            clock.advance(1.0)
-            share = utilisation(inventory)[0]
-            assert share is None or 0.0 <= share <= 1.0
-    finally:
-        done.set()
-        thread.join()
-
-
-class Told:
-    """Which GPUs are busy, as the listener told it."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.busy: set[GpuUuid] = set()
-        self.listener = BusyGpus(self.tell)
-
-    def tell(self, gpu: GpuUuid, busy: bool) -> None:
-        assert (gpu in self.busy) != busy, "told twice"
-        (self.busy.add if busy else self.busy.discard)(gpu)
-
-    def run(self, command: cmd.Command) -> set[int]:
-        """Carry ``command`` out; the indices of the GPUs that are busy then."""
-        events = core.step(self.world.state, command, self.world.config).events
-        decision = self.world.run(command)
-        self.listener.heard(Outcome(command, decision, events, ()), self.world.state)
-        return {self.world.state.gpus[gpu].gpu.index for gpu in self.busy}
+            told.hears(active(told.world, 1, Activity(what)))
+            continue
+        share = told.shares()[0]
+        if told.clock.boot() > last:
+            assert share is not None
+            assert 0.0 <= share <= 1.0
+            seconds_told += share * (told.clock.boot() - last)
+            last = told.clock.boot()
+    assert seconds_told == pytest.approx(computed, abs=1e-6)
 
 
 def request(world: World, number: int, gpus: int = 1) -> cmd.RequestLease:

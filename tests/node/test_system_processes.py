@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from support.nvml import GIB, Kind, NvmlWorld
 
-from jupyter_gpushare.node.inventory import InventoryError, open_inventory
+from jupyter_gpushare.node.inventory import open_inventory
+from jupyter_gpushare.node.inventory.base import InventoryError
 from jupyter_gpushare.node.inventory.nvml import NvmlInventory
 from jupyter_gpushare.node.inventory.system import Program, SystemProcesses
 

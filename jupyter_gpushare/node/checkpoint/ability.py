@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from jupyter_gpushare.protocol.checkpoint import Ability, Cause, Outcome, Result, SeenGpu
@@ -59,17 +60,8 @@ def with_trial(ability: Ability, trial: Outcome) -> Ability:
             " leave to trace it. In a container allow ptrace, on a host see"
             " /proc/sys/kernel/yama/ptrace_scope; gVisor does not have it."
         )
-    return Ability(
-        False,
-        why,
-        trial.cause,
-        False,
-        why,
-        ability.cuda,
-        ability.driver,
-        ability.bindings,
-        ability.gpus,
-        ability.cautions,
+    return replace(
+        ability, usable=False, why=why, cause=trial.cause, migration=False, migration_why=why
     )
 
 

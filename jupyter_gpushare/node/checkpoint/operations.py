@@ -103,7 +103,8 @@ class Operations:
         found = ability.judge(said)
         if not found.usable or target is None:
             return found
-        trial = self._follow(sequence.look(min(sequence.STATE_SECONDS, seconds)), target)
+        look = Request(Action.STATE, target, min(sequence.STATE_SECONDS, seconds))
+        trial = self._follow(sequence.plan(look), target)
         return ability.with_trial(found, trial)
 
     def _follow(self, plan: sequence.Plan, target: Target) -> Outcome:

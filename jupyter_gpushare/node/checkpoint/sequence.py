@@ -134,100 +134,59 @@ class _Story:
         return Outcome(result, cause, message, self.state, dict(self.seconds), error, self.replaced)
 
 
+#: The state to which an action brings a process, and what is said of one that is there already.
+_GOALS: Final = {
+    Action.PARK: (State.CHECKPOINTED, "It was checkpointed already."),
+    Action.RESUME: (State.RUNNING, "It was running already."),
+    Action.LOCK: (State.LOCKED, "It was locked already."),
+    Action.UNLOCK: (State.RUNNING, "It was running already."),
+}
+
+
 def plan(request: Request) -> Plan:
-    """The plan for a request about a process."""
-    if request.action is Action.PARK:
-        return park(request.deadline, request.lock_timeout)
-    if request.action is Action.RESUME:
-        return resume(request.deadline, request.gpu_map)
-    if request.action is Action.LOCK:
-        return lock(request.deadline, request.lock_timeout)
-    if request.action is Action.UNLOCK:
-        return unlock(request.deadline)
-    return look(request.deadline)
-
-
-def look(deadline: float) -> Plan:
-    """Only ask for the state."""
-    story = _Story(deadline)
-    answer = yield from _do(story, Call(Step.STATE, deadline))
-    if answer.well:
-        return story.end(Result.DONE, "")
-    return _no_state(story, answer)
-
-
-def _begin(story: _Story, done: State, already: str) -> Generator[Call, Answer, Outcome | None]:
-    """Look at the process. Returns the outcome if it is ``done`` already or cannot be acted on."""
-    answer = yield from _do(story, Call(Step.STATE, min(STATE_SECONDS, story.left)))
+    """The plan for a request about a process; one without a goal only asks for the state."""
+    story, action = _Story(request.deadline), request.action
+    goal, already = _GOALS.get(action, (None, ""))
+    seconds = story.left if goal is None else min(STATE_SECONDS, story.left)
+    answer = yield from _do(story, Call(Step.STATE, seconds))
     if not answer.well:
         return _no_state(story, answer)
-    if story.is_in(done):
+    if goal is None or story.is_in(goal):
         return story.end(Result.DONE, already)
     if story.is_in(State.FAILED):
         return _dead(story)
     if story.is_in(State.CHECKPOINTING, State.RESTORING):
-        return story.end(
-            Result.REFUSED,
-            "Somebody else is checkpointing or restoring this process just now.",
-            Cause.BUSY,
-        )
-    return None
+        busy = "Somebody else is checkpointing or restoring this process just now."
+        return story.end(Result.REFUSED, busy, Cause.BUSY)
+    if action in (Action.LOCK, Action.UNLOCK) and story.is_in(State.CHECKPOINTED):
+        parked = "The process is parked; nothing was changed."
+        return story.end(Result.REFUSED, parked, Cause.BUSY)
+    return (yield from _act(story, request))
 
 
-def park(deadline: float, lock_timeout: float) -> Plan:
-    """Bring a process to CHECKPOINTED, or leave it running."""
-    story = _Story(deadline)
-    over = yield from _begin(story, State.CHECKPOINTED, "It was checkpointed already.")
-    if over is not None:
-        return over
+def _act(story: _Story, request: Request) -> Plan:
+    """Do what was asked to a process that runs, is locked or is checkpointed."""
+    if request.action is Action.RESUME:
+        return (yield from _resume(story, request.gpu_map))
+    if request.action is Action.UNLOCK:
+        return (yield from _unlock_to_run(story))
+    step, goal = Step.LOCK, State.LOCKED
+    answer = Answer()
     if story.is_in(State.RUNNING):
-        answer = yield from _lock(story, lock_timeout)
-        if not answer.well:
-            return (yield from _rescue(story, answer, Step.LOCK))
-    answer = yield from _do(story, Call(Step.CHECKPOINT, max(0.001, story.left)))
+        timeout = max(0.001, min(request.lock_timeout, story.left))
+        lock = Call(Step.LOCK, timeout + LOCK_GRACE, lock_timeout=timeout)
+        answer = yield from _do(story, lock)
+    if answer.well and request.action is Action.PARK:
+        step, goal = Step.CHECKPOINT, State.CHECKPOINTED
+        answer = yield from _do(story, Call(step, max(0.001, story.left)))
     if not answer.well:
-        return (yield from _rescue(story, answer, Step.CHECKPOINT))
-    story.state = State.CHECKPOINTED
+        return (yield from _rescue(story, answer, step))
+    story.state = goal
     return story.end(Result.DONE, "")
 
 
-def lock(deadline: float, lock_timeout: float) -> Plan:
-    """Bring a running process to LOCKED, its memory in place, or leave it running."""
-    story = _Story(deadline)
-    over = yield from _begin(story, State.LOCKED, "It was locked already.")
-    if over is not None:
-        return over
-    if story.is_in(State.CHECKPOINTED):
-        return _is_parked(story)
-    answer = yield from _lock(story, lock_timeout)
-    if not answer.well:
-        return (yield from _rescue(story, answer, Step.LOCK))
-    story.state = State.LOCKED
-    return story.end(Result.DONE, "")
-
-
-def unlock(deadline: float) -> Plan:
-    """Bring a locked process to RUNNING. One that is checkpointed is not touched."""
-    story = _Story(deadline)
-    over = yield from _begin(story, State.RUNNING, "It was running already.")
-    if over is not None:
-        return over
-    if story.is_in(State.CHECKPOINTED):
-        return _is_parked(story)
-    return (yield from _unlock_to_run(story))
-
-
-def _lock(story: _Story, lock_timeout: float) -> Generator[Call, Answer, Answer]:
-    timeout = max(0.001, min(lock_timeout, story.left))
-    return (yield from _do(story, Call(Step.LOCK, timeout + LOCK_GRACE, lock_timeout=timeout)))
-
-
-def resume(deadline: float, gpu_map: Mapping[str, str]) -> Plan:
+def _resume(story: _Story, gpu_map: Mapping[str, str]) -> Plan:
     """Bring a process to RUNNING. The room that it needs must be reserved before."""
-    story = _Story(deadline)
-    over = yield from _begin(story, State.RUNNING, "It was running already.")
-    if over is not None:
-        return over
     if story.is_in(State.CHECKPOINTED):
         call = Call(Step.RESTORE, max(0.001, story.left), gpu_map=gpu_map)
         answer = yield from _do(story, call)
@@ -406,10 +365,6 @@ def _no_state(story: _Story, answer: Answer) -> Outcome:
     else:
         message = f"The driver cannot checkpoint this process ({_what(answer, Step.STATE)})."
     return story.end(Result.REFUSED, message, _cause(answer), answer.error)
-
-
-def _is_parked(story: _Story) -> Outcome:
-    return story.end(Result.REFUSED, "The process is parked; nothing was changed.", Cause.BUSY)
 
 
 def _failed_but_runs(story: _Story, failure: Answer, step: Step) -> Outcome:

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any, Final
+from uuid import UUID
 
 from jupyter_gpushare.protocol.processes import start_time
 
@@ -111,7 +112,7 @@ class Driver:
                 continue
             _, name = self._driver.cuDeviceGetName(96, device)
             text = bytes(name).split(b"\0")[0].decode("utf-8", "replace")
-            found.append({"uuid": _uuid_text(bytes(raw.bytes)), "name": text})
+            found.append({"uuid": f"GPU-{UUID(bytes=bytes(raw.bytes))}", "name": text})
         return found
 
     def _pair(self, old: str, new: str) -> Any:
@@ -121,9 +122,10 @@ class Driver:
         return pair
 
     def _uuid(self, text: str) -> Any:
-        uuid = self._driver.CUuuid()
-        ctypes.memmove(int(uuid.getPtr()), _uuid_bytes(text), 16)  # its field cannot be set
-        return uuid
+        found = self._driver.CUuuid()
+        plain = UUID(text.partition("-")[2])
+        ctypes.memmove(int(found.getPtr()), plain.bytes, 16)  # its field cannot be set
+        return found
 
 
 def permutation(gpu_map: dict[str, str], gpus: list[str]) -> dict[str, str]:
@@ -189,18 +191,6 @@ def _bindings() -> str:
 def _result(result: Any) -> dict[str, Any]:
     code = int(result)
     return {"code": code, "error": None if code == 0 else str(getattr(result, "name", code))}
-
-
-def _uuid_text(raw: bytes) -> str:
-    text = raw.hex()
-    return "GPU-" + "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
-
-
-def _uuid_bytes(text: str) -> bytes:
-    raw = bytes.fromhex(text.partition("-")[2].replace("-", ""))
-    if len(raw) != 16:
-        raise ValueError(f"{text} is no UUID of a GPU")
-    return raw
 
 
 def _act(driver: Driver, command: dict[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,10 @@ gained since the last look must agree with boot time, or the new time must have 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
 
 #: Seconds that the wall clock may gain over boot time between two looks.
 SLACK: Final = 86_400.0
@@ -61,24 +63,9 @@ class Belief:
         return self.candidate is None
 
 
-def to_json(belief: Belief) -> dict[str, Any]:
-    """As the ledger keeps it."""
-    return asdict(belief)
-
-
-def from_json(data: object) -> Belief:
-    """Read the result of :func:`to_json`; anything else is no belief."""
-    kept = data if isinstance(data, dict) else {}
-    proven = kept.get("proven")
-    return Belief(
-        _instant(kept.get("known")),
-        _instant(kept.get("candidate")),
-        proven if isinstance(proven, float) else 0.0,
-    )
-
-
-def _instant(data: object) -> Instant | None:
-    match data:
-        case {"boot_id": str(boot_id), "boot": float(boot), "wall": float(wall)}:
-            return Instant(boot_id, boot, wall)
-    return None
+def from_json(kept: object) -> Belief:
+    """Read what the ledger keeps of ``asdict``; anything else is no belief."""
+    try:
+        return msgspec.convert(kept, Belief)
+    except msgspec.ValidationError:
+        return Belief()

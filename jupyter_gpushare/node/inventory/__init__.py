@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
 from jupyter_gpushare.node.inventory.base import Inventory, InventoryError
-
-__all__ = ["SYSTEM_PROGRAMS", "Inventory", "InventoryError", "open_inventory"]
 
 #: What NVIDIA's packages start for the whole host (:class:`~.system.Program`).
 SYSTEM_PROGRAMS: Final = ("root:/usr/bin/nv-hostengine", "root:/usr/bin/nvidia-cuda-mps-server")
@@ -16,7 +15,7 @@ SYSTEM_PROGRAMS: Final = ("root:/usr/bin/nv-hostengine", "root:/usr/bin/nvidia-c
 def open_inventory(
     spec: str | None,
     boot_id: str | None = None,
-    now: Callable[[], float] | None = None,
+    now: Callable[[], float] = time.monotonic,
     programs: Iterable[str] = (),
 ) -> Inventory:
     """The inventory for a ``--simulate`` spec, or NVML's when ``spec`` is ``None``.

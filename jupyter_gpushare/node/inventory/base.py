@@ -92,7 +92,7 @@ class Inventory(Protocol):
         """The GPUs that the last :meth:`discover` left out. From any thread; asks nothing."""
 
     def close(self) -> None:
-        """Lets go of the driver; afterwards the other methods raise.
+        """Lets go of the driver; no other method is of use afterwards.
 
         Never waits, from any thread, and may be called twice: a call that is
         stuck in the driver lets go when it comes back.

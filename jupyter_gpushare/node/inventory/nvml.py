@@ -68,6 +68,8 @@ _NO_ANSWER = frozenset(
     }
 )
 
+_GPU_NOT_FOUND = 28  # NVML_ERROR_GPU_NOT_FOUND, which older pynvml does not name
+
 # Answers that mean "not here now". A GPU that comes back after one of them was reset, replaced or
 # made again.
 _LOST = frozenset(
@@ -76,7 +78,7 @@ _LOST = frozenset(
         pynvml.NVML_ERROR_RESET_REQUIRED,
         pynvml.NVML_ERROR_NOT_FOUND,
         pynvml.NVML_ERROR_INVALID_ARGUMENT,
-        28,  # NVML_ERROR_GPU_NOT_FOUND, which older pynvml does not name
+        _GPU_NOT_FOUND,
     }
 )
 
@@ -610,32 +612,35 @@ def _unreadable(position: int, place: int, error: pynvml.NVMLError) -> LeftOut:
     return LeftOut(position, f"Its MIG instance {place}: {_problem(error, str(position))}")
 
 
-def _memory(handle: _Handle) -> _Memory:
+def _if_known(ask: Callable[..., Any], *about: Any) -> Any:
+    """An answer; ``None`` if this driver or this device does not know the question."""
     try:
-        info = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+        return ask(*about)
     except pynvml.NVMLError as error:
-        if error.value not in _NO_ANSWER:
+        if error.value in _NO_ANSWER:
+            return None
+        raise
+
+
+def _memory(handle: _Handle) -> _Memory:
+    info = _if_known(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+    if info is not None:
+        return _Memory(capacity=int(info.total) - int(info.reserved), used=int(info.used))
+    try:
+        # An older driver counts its reserve as used and does not tell it apart.
+        info = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    except pynvml.NVMLError as none:
+        if none.value != pynvml.NVML_ERROR_NOT_SUPPORTED:
             raise
-        try:
-            # An older driver counts its reserve as used and does not tell it apart.
-            info = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        except pynvml.NVMLError as none:
-            if none.value != pynvml.NVML_ERROR_NOT_SUPPORTED:
-                raise
-            # The GPU has no memory of its own (GB10, in DGX Spark): it uses the host's.
-            total, available = hostmemory.whole(hostmemory.look(groups=False))
-            return _Memory(capacity=total, used=total - available, of_host=True)
-        return _Memory(capacity=int(info.total), used=int(info.used))
-    return _Memory(capacity=int(info.total) - int(info.reserved), used=int(info.used))
+        # The GPU has no memory of its own (GB10, in DGX Spark): it uses the host's.
+        total, available = hostmemory.whole(hostmemory.look(groups=False))
+        return _Memory(capacity=total, used=total - available, of_host=True)
+    return _Memory(capacity=int(info.total), used=int(info.used))
 
 
 def _utilisation(handle: _Handle) -> float | None:
-    try:
-        return int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
-    except pynvml.NVMLError as error:
-        if error.value in _NO_ANSWER:  # so it is for MIG devices
-            return None
-        raise
+    rates = _if_known(pynvml.nvmlDeviceGetUtilizationRates, handle)  # of MIG devices unknown
+    return None if rates is None else int(rates.gpu) / 100
 
 
 def _sensors(handle: _Handle) -> Sensors:
@@ -673,24 +678,16 @@ def _compute_mode(handle: _Handle) -> int | None:
 
 
 def _in_mig_mode(handle: _Handle) -> bool:
-    try:
-        current, _pending = pynvml.nvmlDeviceGetMigMode(handle)
-    except pynvml.NVMLError as error:
-        if error.value in _NO_ANSWER:
-            return False
-        raise
-    return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
+    mode = _if_known(pynvml.nvmlDeviceGetMigMode, handle)  # now, and after a reboot
+    return mode is not None and bool(mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
 
 
 def _recovery_action(handle: _Handle) -> int | None:
     """0 if none is needed, ``None`` if the driver does not say."""
-    try:
-        value = pynvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_ACTION_FIELD])[0]
-    except pynvml.NVMLError as error:
-        if error.value in _NO_ANSWER:
-            return None
-        raise
-    return int(value.value.uiVal) if value.nvmlReturn == pynvml.NVML_SUCCESS else None
+    values = _if_known(pynvml.nvmlDeviceGetFieldValues, handle, [_RECOVERY_ACTION_FIELD])
+    if values is None or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
+        return None
+    return int(values[0].value.uiVal)
 
 
 def _text(value: str | bytes) -> str:
@@ -702,54 +699,55 @@ def _reraise_if_general(error: pynvml.NVMLError) -> None:
         raise error
 
 
-def _problem(error: pynvml.NVMLError, board: str | None = None) -> str:
+_NOT_THERE = "The GPU is not there any more: the driver does not list it."
+#: For a person, by NVML's answer for one GPU.
+_PROBLEMS = {
+    pynvml.NVML_ERROR_GPU_IS_LOST: (
+        "The GPU has fallen off the bus: the driver cannot reach it any more."
+        " Usually only a reboot of this host brings it back."
+    ),
+    pynvml.NVML_ERROR_RESET_REQUIRED: (
+        "The GPU needs a reset before it can be used again: end what uses it,"
+        " then nvidia-smi --gpu-reset -i {board}."
+    ),
+    pynvml.NVML_ERROR_NOT_FOUND: _NOT_THERE,
+    pynvml.NVML_ERROR_INVALID_ARGUMENT: _NOT_THERE,
+    _GPU_NOT_FOUND: _NOT_THERE,
+    pynvml.NVML_ERROR_NO_PERMISSION: (
+        "The node manager may not use the GPU: give its user access to /dev/nvidia*,"
+        " or pass the GPU into its container."
+    ),
+}
+
+_OR_SIMULATE = " (or start with --simulate 2x24GiB for simulated GPUs)."
+#: The same by its answer for the library as a whole.
+_SENTENCES = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
+        "NVIDIA's management library (libnvidia-ml.so.1) is not on this host: install the"
+        f" NVIDIA driver, or pass the GPUs into this container{_OR_SIMULATE}"
+    ),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
+        "The NVIDIA driver is not loaded: try nvidia-smi, then modprobe nvidia or a"
+        f" reboot{_OR_SIMULATE}"
+    ),
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        "The NVIDIA driver was updated while it ran: its library and its kernel module"
+        " have different versions. Reboot this host, or load the module again."
+    ),
+    pynvml.NVML_ERROR_NO_PERMISSION: (
+        "The node manager may not talk to the NVIDIA driver: give its user access to"
+        f" /dev/nvidia*, or pass the GPUs into its container{_OR_SIMULATE}"
+    ),
+}
+
+
+def _problem(error: pynvml.NVMLError, board: str) -> str:
     """The sentence for a person about NVML's answer for one GPU."""
-    which = board or "UUID"
-    if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
-        return (
-            "The GPU has fallen off the bus: the driver cannot reach it any more."
-            " Usually only a reboot of this host brings it back."
-        )
-    if error.value == pynvml.NVML_ERROR_RESET_REQUIRED:
-        return (
-            "The GPU needs a reset before it can be used again: end what uses it,"
-            f" then nvidia-smi --gpu-reset -i {which}."
-        )
-    if error.value in (
-        pynvml.NVML_ERROR_NOT_FOUND,
-        pynvml.NVML_ERROR_INVALID_ARGUMENT,
-        28,  # NVML_ERROR_GPU_NOT_FOUND, which older pynvml does not name
-    ):
-        return "The GPU is not there any more: the driver does not list it."
-    if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
-        return (
-            "The node manager may not use the GPU: give its user access to /dev/nvidia*,"
-            " or pass the GPU into its container."
-        )
-    return f"The driver cannot read the GPU ({error})."
+    said = _PROBLEMS.get(error.value, f"The driver cannot read the GPU ({error}).")
+    return said.replace("{board}", board)
 
 
 def _sentence(error: pynvml.NVMLError) -> str:
     """The sentence for a person about NVML's answer for the library, and what to do."""
-    or_simulate = " (or start with --simulate 2x24GiB for simulated GPUs)"
-    if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-        return (
-            "NVIDIA's management library (libnvidia-ml.so.1) is not on this host: install the"
-            f" NVIDIA driver, or pass the GPUs into this container{or_simulate}."
-        )
-    if error.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED:
-        return (
-            "The NVIDIA driver is not loaded: try nvidia-smi, then modprobe nvidia or a"
-            f" reboot{or_simulate}."
-        )
-    if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-        return (
-            "The NVIDIA driver was updated while it ran: its library and its kernel module"
-            " have different versions. Reboot this host, or load the module again."
-        )
-    if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
-        return (
-            "The node manager may not talk to the NVIDIA driver: give its user access to"
-            f" /dev/nvidia*, or pass the GPUs into its container{or_simulate}."
-        )
-    return f"The NVIDIA driver does not answer ({error}): see nvidia-smi and the kernel's log."
+    other = f"The NVIDIA driver does not answer ({error}): see nvidia-smi and the kernel's log."
+    return _SENTENCES.get(error.value, other)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -100,7 +101,7 @@ def _unreadable(spec: str, why: str) -> InventoryError:
 
 
 class SimulatedInventory:
-    """Simulated GPUs, which always work and hold no memory.
+    """Simulated GPUs, which always work and hold no memory; :meth:`heard` listens to the manager.
 
     NVML defines utilisation as the share of the last sample period in which a
     kernel ran. Here the period is the time since the last :meth:`read`, and a
@@ -109,42 +110,29 @@ class SimulatedInventory:
 
     simulated = True
 
-    def __init__(self, spec: str, now: Callable[[], float] | None = None) -> None:
-        """``now`` gives seconds that never go back; without it utilisation is unknown.
+    def __init__(self, spec: str, now: Callable[[], float] = time.monotonic) -> None:
+        """``now`` gives seconds that never go back.
 
         Raises :class:`InventoryError` when the spec cannot be read.
         """
         self._gpus = parse_spec(spec)
-        self._closed = False
         self._now = now
-        # set_busy() is the event loop's, read() the inventory thread's.
+        # heard() is the event loop's, read() the inventory thread's.
         self._lock = threading.Lock()
+        self._held: dict[LeaseId, frozenset[GpuUuid]] = {}  # by busy leases
+        self._busy: Counter[GpuUuid] = Counter()  # how many of them each GPU has
         self._busy_since: dict[GpuUuid, float] = {}
-        self._busy_for: dict[GpuUuid, float] = {}
+        self._busy_for = defaultdict[GpuUuid, float](float)  # seconds of this period
         self._read_at: float | None = None
         self._shares: dict[GpuUuid, float] = {}
+        self._has_begun = False
 
     def discover(self) -> tuple[Gpu, ...]:
-        self._check_open()
         return self._gpus
 
-    def set_busy(self, gpu: GpuUuid, busy: bool) -> None:
-        """From now on a lease computes on ``gpu``, or none does."""
-        if self._now is None:
-            return
-        with self._lock:
-            now = self._now()
-            if busy:
-                self._busy_since.setdefault(gpu, now)
-            else:
-                self._settle(gpu, now)
-                self._busy_since.pop(gpu, None)
-
     def read(self) -> tuple[GpuReading, ...]:
-        self._check_open()
         with self._lock:
-            if self._now is not None:
-                self._sample(self._now())
+            self._sample(self._now())
             return tuple(
                 GpuReading(
                     uuid=gpu.uuid,
@@ -167,41 +155,7 @@ class SimulatedInventory:
         return ()
 
     def close(self) -> None:
-        self._closed = True
-
-    def _sample(self, now: float) -> None:
-        """Begin a new period; two reads at one instant tell the same."""
-        for gpu in self._busy_since:
-            self._settle(gpu, now)
-        if self._read_at is not None and now <= self._read_at:
-            return
-        if self._read_at is not None:
-            period = now - self._read_at
-            self._shares = {
-                gpu.uuid: min(1.0, self._busy_for.get(gpu.uuid, 0.0) / period) for gpu in self._gpus
-            }
-        self._busy_for.clear()
-        self._read_at = now
-
-    def _settle(self, gpu: GpuUuid, now: float) -> None:
-        since = self._busy_since.get(gpu)
-        if since is not None:
-            self._busy_for[gpu] = self._busy_for.get(gpu, 0.0) + max(0.0, now - since)
-            self._busy_since[gpu] = now
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise InventoryError("The inventory is closed.")
-
-
-class BusyGpus:
-    """Tells which GPUs have a busy lease; its :meth:`heard` listens to the manager."""
-
-    def __init__(self, tell: Callable[[GpuUuid, bool], None]) -> None:
-        self._tell = tell
-        self._held: dict[LeaseId, frozenset[GpuUuid]] = {}
-        self._count: Counter[GpuUuid] = Counter()
-        self._has_begun = False
+        """There is no driver to let go of."""
 
     def heard(self, outcome: Outcome, state: State) -> None:
         """Look again at the leases whose events came: a step costs what happened in it."""
@@ -222,12 +176,28 @@ class BusyGpus:
         before = self._held.pop(name, frozenset())
         if now:
             self._held[name] = now
-        for gpu in now - before:
-            self._count[gpu] += 1
-            if self._count[gpu] == 1:
-                self._tell(gpu, True)
-        for gpu in before - now:
-            self._count[gpu] -= 1
-            if self._count[gpu] == 0:
-                del self._count[gpu]
-                self._tell(gpu, False)
+        with self._lock:
+            at = self._now()
+            for gpu in now ^ before:
+                self._settle(gpu, at)
+                self._busy[gpu] += 1 if gpu in now else -1
+
+    def _sample(self, now: float) -> None:
+        """Begin a new period; two reads at one instant tell the same."""
+        for gpu in self._busy:
+            self._settle(gpu, now)
+        if self._read_at is not None:
+            if now <= self._read_at:
+                return
+            period = now - self._read_at
+            self._shares = {
+                gpu.uuid: min(1.0, self._busy_for[gpu.uuid] / period) for gpu in self._gpus
+            }
+        self._busy_for.clear()
+        self._read_at = now
+
+    def _settle(self, gpu: GpuUuid, now: float) -> None:
+        """Count the time until now, if the GPU is busy."""
+        if self._busy[gpu]:
+            self._busy_for[gpu] += max(0.0, now - self._busy_since[gpu])
+        self._busy_since[gpu] = now

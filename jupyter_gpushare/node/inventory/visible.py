@@ -75,9 +75,8 @@ class VisibleInventory:
     def __init__(self, inventory: Inventory, wanted: str) -> None:
         self._inventory = inventory
         self._wanted = wanted
-        self._chosen: tuple[Gpu, ...] = ()
+        self._chosen: frozenset[GpuUuid] | None = None
         self._left_out: tuple[LeftOut, ...] = ()
-        self._is_first = True
 
     @property
     def simulated(self) -> bool:
@@ -85,11 +84,11 @@ class VisibleInventory:
 
     def discover(self) -> tuple[Gpu, ...]:
         gpus = self._inventory.discover()
-        if self._is_first:
-            self._chosen = choose(gpus, self._wanted, self._inventory.left_out())
-            self._is_first = False
-        # Afterwards by UUID: an index may mean another GPU after one fell off the bus.
-        chosen = {gpu.uuid for gpu in self._chosen}
+        if self._chosen is None:
+            # Afterwards by UUID: an index may mean another GPU after one fell off the bus.
+            named = choose(gpus, self._wanted, self._inventory.left_out())
+            self._chosen = frozenset(gpu.uuid for gpu in named)
+        chosen = self._chosen
         # A job's node manager has nothing to say of the GPUs of others. One that was given none,
         # mostly by a shell that was to hide them from something else, says so.
         was = repr(self._wanted) if self._wanted else "empty"
@@ -102,15 +101,14 @@ class VisibleInventory:
         return tuple(gpu for gpu in gpus if gpu.uuid in chosen)
 
     def read(self) -> tuple[GpuReading, ...]:
-        if self._is_first:
+        if self._chosen is None:
             self.discover()
-        chosen = {gpu.uuid for gpu in self._chosen}
+        chosen = self._chosen or ()
         return tuple(reading for reading in self._inventory.read() if reading.uuid in chosen)
 
     def sensors(self) -> dict[GpuUuid, Sensors]:
-        chosen = {gpu.uuid for gpu in self._chosen}
         told = self._inventory.sensors()
-        return {gpu: sensors for gpu, sensors in told.items() if gpu in chosen}
+        return {gpu: sensors for gpu, sensors in told.items() if gpu in (self._chosen or ())}
 
     def builds(self) -> Mapping[GpuUuid, Build]:
         return self._inventory.builds()
