@@ -6,9 +6,6 @@ import contextlib
 import os
 import resource
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -323,61 +320,6 @@ def test_what_was_told_is_so_after_every_crash(tmp_path: Path, point: str, count
         assert story.deaths >= 3
         node.restart()
         story.check()
-
-
-# -- signs of life ---------------------------------------------------------------------
-
-_HOLDER = """
-from jupyter_gpushare.client import request
-print(request().lease, flush=True)
-import signal
-signal.pause()
-"""
-
-
-def test_a_stopped_process_stalls_and_gives_way_a_beating_one_does_not(tmp_path: Path) -> None:
-    """The real client in a real process, stopped by the real signal."""
-    config = "c.Policy.max_tasks_per_gpu = 1\nc.Policy.heartbeat_interval = 0.1\n"
-    config += "c.Policy.heartbeat_timeout = 5.0\nc.NodeManagerApp.measure_interval = 0.1\n"
-    arguments = [token_file(tmp_path, *PEOPLE)]
-    with RunningNode(tmp_path, simulate="1x24GiB", config=config, arguments=arguments) as node:
-        holder = subprocess.Popen(
-            [sys.executable, "-c", _HOLDER],
-            env={
-                **os.environ,
-                "JUPYTER_GPUSHARE_SOCKET": str(node.socket),
-                "JUPYTER_GPUSHARE_TOKEN": "alice",
-            },
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        with holder, node.client("bob") as client, node.client("root") as admin:
-            try:
-                assert holder.stdout is not None
-                lease = holder.stdout.readline().strip()
-                assert node_leases(admin) == [lease]
-                call = client.ask()
-                queued = client.wait_notice(Notice.QUEUED)["lease"]
-
-                def wait(seconds: float) -> bool:
-                    """Whether the waiting request, kept alive, is granted by then."""
-                    end = time.monotonic() + seconds
-                    while time.monotonic() < end and not client.answered(call):
-                        with contextlib.suppress(RemoteError):
-                            client.call(Method.HEARTBEAT, lease=queued)
-                        client.pump(0.05)
-                    return client.answered(call)
-
-                assert not wait(6.0), "a process that gives signs of life lost its lease"
-                holder.send_signal(signal.SIGSTOP)
-                stopped = time.monotonic()
-                assert wait(60.0), "a stopped process without GPU memory kept its GPU"
-                assert time.monotonic() - stopped > 1.0, "it was not given its time"
-                assert node_leases(admin) == [queued]
-                events = admin.call(Method.HISTORY, limit=50)["events"]
-                assert [e["lease"] for e in events if e["kind"] == "LeaseEnded"] == [lease]
-            finally:
-                holder.kill()
 
 
 def test_a_socket_for_everybody_is_not_in_a_home(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,33 +66,6 @@ def held_by(node: RunningNode) -> dict[str, str]:
     return {lease["id"]: lease["environment"] for lease in leases if lease["phase"] == "held"}
 
 
-def test_kill_9_and_start_again_loses_nothing(tmp_path):
-    with node_for_people(tmp_path) as node, Puppet() as a, Puppet() as b, Puppet() as c:
-        alice = a.client(node.socket, "alice")
-        grant = alice.request(request_id="mine")
-        waiting = []
-        for puppet, who, ask in ((b, "bob", "batch"), (c, "carol", "interactive")):
-            client = puppet.client(node.socket, who)
-            call = client.ask(request_id="later", priority_class=ask)
-            waiting.append(client.wait_notice(Notice.QUEUED))
-            assert not client.answered(call)
-        order = [entry["lease"] for entry in status_of(node)["queue"]]
-        assert order == [waiting[1]["lease"], waiting[0]["lease"]]
-        node.restart()
-        assert held_by(node) == {grant["lease"]: "alice"}
-        assert [entry["lease"] for entry in status_of(node)["queue"]] == order
-
-        alice = a.client(node.socket, "alice")
-        again = alice.call(Method.ATTACH, lease=grant["lease"], secret=grant["secret"])
-        assert again["gpus"] == grant["gpus"]
-        assert alice.request(request_id="mine") == grant, "a retry gets the same lease"
-        carol = c.client(node.socket, "carol")
-        call = carol.ask(request_id="later")
-        assert carol.wait_notice(Notice.QUEUED)["lease"] == waiting[1]["lease"]
-        alice.call(Method.RELEASE, lease=grant["lease"])
-        assert carol.wait(call)["lease"] == waiting[1]["lease"]
-
-
 def test_a_killed_holder_makes_room(tmp_path):
     with node_for_people(tmp_path) as node, Puppet() as a, Puppet() as b:
         a.client(node.socket, "alice").request()

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.node import GIB, RunningNode, token_file, until
 
 from jupyter_gpushare.client.words.render import status_text
@@ -132,22 +131,10 @@ def test_two_train_by_turns_where_only_one_would_fit(tmp_path: Path) -> None:
         assert len(alice.lines("waits")) <= waits + 1, "nobody stops it"
 
 
-@pytest.mark.parametrize(
-    ("point", "event"),
-    [
-        pytest.param("before-append", "TurnGiven", marks=pytest.mark.long),
-        ("after-append", "TurnGiven"),
-        pytest.param("before-reply", "TurnGiven", marks=pytest.mark.long),
-        # One is about to be asked for its turn.
-        pytest.param("before-reply", "RecallMoved", marks=pytest.mark.long),
-    ],
-)
-def test_a_node_manager_that_dies_in_a_hand_over_loses_nobodys_turn(
-    tmp_path: Path, point: str, event: str
-) -> None:
+def test_a_node_manager_that_dies_in_a_hand_over_loses_nobodys_turn(tmp_path: Path) -> None:
     """It dies between asking one for its turn and telling the other that this has it now."""
     # The first turn is of one who computes when the other comes, the second one the other's.
-    failpoint = f"{point}:3:{event}"
+    failpoint = "after-append:3:TurnGiven"
     with (
         by_turns(tmp_path, PATIENT, JUPYTER_GPUSHARE_FAILPOINT=failpoint) as node,
         Task(node, tmp_path, "alice") as alice,
