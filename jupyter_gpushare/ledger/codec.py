@@ -92,11 +92,6 @@ def size_of(event: Event) -> int:
     return ROW_BYTES + len(msgspec.json.encode(event))
 
 
-def event_to_json(event: Event) -> dict[str, Any]:
-    """An event as JSON data, named by ``kind``."""
-    return {"kind": type(event).__name__, **msgspec.to_builtins(event)}
-
-
-def command_to_json(command: Command) -> dict[str, Any]:
-    """A command as JSON data, named by ``kind``."""
-    return {"kind": type(command).__name__, **msgspec.to_builtins(command)}
+def to_json(one: Event | Command) -> dict[str, Any]:
+    """An event or a command as JSON data, named by ``kind``."""
+    return {"kind": type(one).__name__, **msgspec.to_builtins(one)}

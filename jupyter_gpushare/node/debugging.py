@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Sequence
 
-from ..ledger.codec import command_to_json, event_to_json
+from ..ledger.codec import to_json
 from ..policy.books.state import State
 from .host.outcome import Listener, Outcome
 from .manager import Failpoint, Strike
@@ -40,8 +40,8 @@ def recorder_to(path: str) -> Listener:
 
     def record(outcome: Outcome, state: State) -> None:
         line = {
-            "command": command_to_json(outcome.command),
-            "events": [event_to_json(event) for event in outcome.events],
+            "command": to_json(outcome.command),
+            "events": [to_json(event) for event in outcome.events],
         }
         stream.write(json.dumps(line) + "\n")
 

@@ -13,6 +13,7 @@ import msgspec
 from .._version import __version__
 from ..compose.quotas import says as quota_says
 from ..ledger.ledger import LedgerError
+from ..link.errors import NodeProblem
 from ..policy.say.quotas import environment_row, group_row
 from ..policy.say.telling import Telling
 from ..policy.words.model import EnvironmentName, Reserve
@@ -27,7 +28,6 @@ from .groups import full, unlikely
 from .joining import NotJoined
 from .manager import PoolManager
 from .pki import BadRequest
-from .socket import PoolRefused
 from .state import NOT_USED, Host, State
 from .texts import no_host
 from .where import newest, rank
@@ -63,26 +63,26 @@ class PoolAnswers:
         }
 
     async def answer(self, call: Call, by: str) -> Any:
-        """The result. Raises :class:`PoolRefused`."""
+        """The result. Raises :class:`NodeProblem`."""
         try:
             return await self._answer(call, by)
-        except PoolRefused as refused:
-            self._manager.metrics.refusals.labels(refused.reason.value).inc()
+        except NodeProblem as refused:
+            self._manager.metrics.refusals.labels(refused.reason).inc()
             raise
 
     async def _answer(self, call: Call, by: str) -> Any:
         try:
             return await self._calls[call.method](call.params, by)
         except LedgerError as problem:
-            raise PoolRefused(Reason.UNAVAILABLE, str(problem)) from problem
+            raise NodeProblem(Reason.UNAVAILABLE.value, str(problem)) from problem
         except NotJoined as problem:
-            raise PoolRefused(Reason.NOT_ALLOWED, str(problem)) from problem
+            raise NodeProblem(Reason.NOT_ALLOWED.value, str(problem)) from problem
 
     async def _submit(self, make: Callable[[float], cmd.Command]) -> None:
         """Have a command worked on; its no is ours."""
         step = await self._manager.submit(make)
         if step.refusal is not None:
-            raise PoolRefused(Reason.BAD_REQUEST, step.refusal)
+            raise NodeProblem(Reason.BAD_REQUEST.value, step.refusal)
 
     # -- hosts -------------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class PoolAnswers:
         host = self._manager.state.hosts.get(name)
         if host is None:
             known = sorted(self._manager.state.hosts)
-            raise PoolRefused(Reason.BAD_REQUEST, no_host(name, known))
+            raise NodeProblem(Reason.BAD_REQUEST.value, no_host(name, known))
         return host
 
     async def _where(self, params: Any, _by: str) -> Any:
@@ -142,8 +142,8 @@ class PoolAnswers:
 
     async def _token(self, params: Any, by: str) -> Any:
         if not self._manager.join_port:
-            raise PoolRefused(
-                Reason.UNAVAILABLE,
+            raise NodeProblem(
+                Reason.UNAVAILABLE.value,
                 "Hosts cannot join: Pool.listen is empty. Set it, and start the pool again.",
             )
         token, expires = self._manager.token(by, params.host)
@@ -176,7 +176,7 @@ class PoolAnswers:
         try:
             await self._manager.rotate(by)
         except BadRequest as error:
-            raise PoolRefused(Reason.BAD_REQUEST, str(error)) from error
+            raise NodeProblem(Reason.BAD_REQUEST.value, str(error)) from error
         return {}
 
     # -- quotas and groups -------------------------------------------------------------------------

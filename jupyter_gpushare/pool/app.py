@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from typing import NoReturn
 
 from jupyter_core.application import JupyterApp
 from traitlets import List, Unicode
 
 from .._version import __version__
-from .configuration import NEEDS_CRYPTOGRAPHY, Pool
+from .configuration import Pool
+from .serving import CannotServe, serving
 
 
 class PoolApp(JupyterApp):
@@ -39,23 +39,11 @@ class PoolApp(JupyterApp):
         """Serve until SIGTERM or SIGINT. Exit status 1 with one sentence when it cannot."""
         super().start()
         try:
-            from .serving import CannotServe
-        except ModuleNotFoundError as error:
-            if error.name != "cryptography":
-                raise
-            self._leave(NEEDS_CRYPTOGRAPHY)
-        try:
             asyncio.run(self._serve())
         except CannotServe as error:
-            self._leave(str(error))
-
-    def _leave(self, sentence: str) -> NoReturn:
-        print(f"jupyter gpushare pool serve: {sentence}", file=sys.stderr)
-        sys.exit(1)
+            sys.exit(f"jupyter gpushare pool serve: {error}")
 
     async def _serve(self) -> None:
-        from .serving import serving
-
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -20,9 +20,6 @@ from .words.config import PoolConfig
 # Not in the node manager's: its user could replace the folder, and be the pool.
 SYSTEM_FOLDER: Final = "/var/lib/jupyter-gpushare-pool"
 _RULES: Final = PoolConfig()
-NEEDS_CRYPTOGRAPHY: Final = (
-    "The pool needs the package cryptography: install jupyter_gpushare[pool] where the pool runs."
-)
 
 
 class Pool(Configurable):

@@ -15,7 +15,6 @@ from jupyter_gpushare.pages.shown import Shown
 from jupyter_gpushare.pages.viewer import Deed, Viewer
 from jupyter_gpushare.pool.answers import PoolAnswers, own_quota
 from jupyter_gpushare.pool.manager import PoolManager
-from jupyter_gpushare.pool.socket import PoolRefused
 from jupyter_gpushare.pool.state import Host as PoolHost
 from jupyter_gpushare.pool.words.hosts import Environment
 from jupyter_gpushare.protocol.connection import ClientConnection
@@ -25,7 +24,6 @@ from jupyter_gpushare.protocol.poolcalls import PoolMethod, parse_pool_call
 
 from .hubviews import (
     PoolGroups,
-    deeds,
     group_text,
     host_of,
     owners,
@@ -112,7 +110,7 @@ class HubPool:
     async def deeds(self, viewer: Viewer) -> list[Deed]:
         """What people did to the pool, the newest first. Raises :class:`NodeProblem`."""
         told = await self.ask(PoolMethod.HISTORY, viewer, limit=_DEEDS)
-        return list(deeds(told["events"]))
+        return [Deed(one["wall"], one["by"], one["text"]) for one in told["events"]]
 
     async def ask(
         self, method: Method | PoolMethod, viewer: Viewer, **params: Any
@@ -134,6 +132,4 @@ class HubPool:
             answer: dict[str, Any] = await self._answers.answer(call, viewer.environment)
         except RemoteProtocolError as error:
             raise NodeProblem(error.reason.value, str(error)) from error
-        except PoolRefused as refused:
-            raise NodeProblem(refused.reason.value, str(refused)) from refused
         return answer

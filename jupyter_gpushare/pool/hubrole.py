@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from jupyter_core.application import JupyterApp
 
-from .configuration import NEEDS_CRYPTOGRAPHY, Pool
+from .configuration import Pool
+from .serving import CannotServe, serving
 
 if TYPE_CHECKING:
     from .hubpool import HubPool
@@ -28,18 +29,14 @@ def settings_of(service: JupyterApp, pages: str | None) -> Pool:
 @contextlib.asynccontextmanager
 async def running(service: JupyterApp, pages: str | None) -> AsyncIterator[HubPool]:
     """The pool, and the Hub's groups as it is told them. Raises `SystemExit` with a sentence."""
-    try:
-        from .hubgroups import following
-        from .hubpool import HubPool
-        from .serving import CannotServe, serving
-    except ModuleNotFoundError as error:
-        if error.name != "cryptography":
-            raise
-        raise SystemExit(NEEDS_CRYPTOGRAPHY) from error
     async with contextlib.AsyncExitStack() as stack:
         try:
             settings = settings_of(service, pages)
             manager = await stack.enter_async_context(serving(settings, service.log))
+            # What they import needs what the pool needs.
+            from .hubgroups import following
+            from .hubpool import HubPool
+
             await stack.enter_async_context(following(manager, service.log))
         except CannotServe as error:
             raise SystemExit(str(error)) from error

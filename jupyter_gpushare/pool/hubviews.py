@@ -5,13 +5,12 @@ Only what this person may know leaves here: of others, how many wait.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from jupyter_gpushare.pages import hosts, words
 from jupyter_gpushare.pages.hosts import Host, Own
-from jupyter_gpushare.pages.viewer import Deed
 from jupyter_gpushare.pool import groups
 from jupyter_gpushare.pool.state import NOT_LENT, NOT_USED, NOTHING, State
 from jupyter_gpushare.pool.state import Host as PoolHost
@@ -113,12 +112,3 @@ def _group_text(row: PoolGroup) -> str:
     if row.borrowed:
         return f"{text}: {row.borrowed} {'is' if row.borrowed == 1 else 'are'} borrowed."
     return f"{text}."
-
-
-# -- what people did -------------------------------------------------------------------------------
-
-
-def deeds(events: Iterable[Json]) -> Iterator[Deed]:
-    """What people did, as the pool's history has it."""
-    for event in events:
-        yield Deed(event["wall"], event["by"], event["text"])

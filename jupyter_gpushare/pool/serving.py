@@ -6,16 +6,19 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
-
-from tornado.httpserver import HTTPServer
+from typing import TYPE_CHECKING, Final
 
 from ..daemon import metricsport
 from ..ledger.ledger import LedgerError
-from .answers import PoolAnswers
 from .configuration import Pool
-from .manager import PoolManager
-from .pki import NoAuthority
 from .socket import PoolSocket
+
+if TYPE_CHECKING:
+    from .manager import PoolManager
+
+_NEEDS_CRYPTOGRAPHY: Final = (
+    "The pool needs the package cryptography: install jupyter_gpushare[pool] where the pool runs."
+)
 
 
 class CannotServe(Exception):
@@ -25,28 +28,29 @@ class CannotServe(Exception):
 @contextlib.asynccontextmanager
 async def serving(settings: Pool, log: logging.Logger) -> AsyncIterator[PoolManager]:
     """Serve until the context ends. Raises :class:`CannotServe`."""
-    manager = PoolManager(settings, log=log)
-    socket = PoolSocket(Path(settings.socket), PoolAnswers(manager), log)
-    exporter: HTTPServer | None = None
     try:
-        manager.quotas.check()
-        await manager.start()
-        await socket.start()
-        if settings.metrics_port:
-            exporter = metricsport.serve(
-                manager.metrics.registry, settings.metrics_address, settings.metrics_port
-            )
-    except (LedgerError, NoAuthority, ValueError) as error:
-        await manager.close()
-        raise CannotServe(str(error)) from error
-    except OSError as error:
-        await socket.close()
-        await manager.close()
-        raise CannotServe(f"The pool cannot start: {error}") from error
-    try:
+        from .answers import PoolAnswers
+        from .manager import PoolManager
+        from .pki import NoAuthority
+    except ModuleNotFoundError as error:
+        if error.name != "cryptography":
+            raise
+        raise CannotServe(_NEEDS_CRYPTOGRAPHY) from error
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            manager = PoolManager(settings, log=log)
+            stack.push_async_callback(manager.close)
+            manager.quotas.check()
+            await manager.start()
+            socket = PoolSocket(Path(settings.socket), PoolAnswers(manager).answer, log)
+            stack.push_async_callback(socket.close)
+            await socket.start()
+            if settings.metrics_port:
+                registry, address = manager.metrics.registry, settings.metrics_address
+                exporter = metricsport.serve(registry, address, settings.metrics_port)
+                stack.callback(exporter.stop)
+        except (LedgerError, NoAuthority, ValueError) as error:
+            raise CannotServe(str(error)) from error
+        except OSError as error:
+            raise CannotServe(f"The pool cannot start: {error}") from error
         yield manager
-    finally:
-        if exporter is not None:
-            exporter.stop()
-        await socket.close()
-        await manager.close()

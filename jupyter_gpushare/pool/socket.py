@@ -10,9 +10,11 @@ import pwd
 import socket
 import stat
 import struct
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from ..link.errors import NodeProblem
 from ..protocol import sockets
 from ..protocol.background import Background
 from ..protocol.calls import Call
@@ -25,27 +27,16 @@ _UCRED: Final = struct.Struct("3i")
 _MOST: Final = 64  # connections at once
 
 
-class PoolRefused(Exception):
-    """The pool's no: a word of the protocol, and a sentence."""
-
-    def __init__(self, reason: Reason, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
-class Answers(Protocol):
-    """What answers calls."""
-
-    async def answer(self, call: Call, by: str) -> Any:
-        """The result. Raises :class:`PoolRefused`."""
+#: Gives the result of a call that an OS user made. Raises :class:`NodeProblem`.
+Answering = Callable[[Call, str], Awaitable[Any]]
 
 
 class PoolSocket:
     """Listens at ``path``, whose folder is made where it is not there."""
 
-    def __init__(self, path: Path, answers: Answers, log: logging.Logger) -> None:
+    def __init__(self, path: Path, answering: Answering, log: logging.Logger) -> None:
         self.path = path
-        self._answers = answers
+        self._answering = answering
         self._log = log
         self._server: asyncio.Server | None = None
         self._guests = Background()
@@ -101,9 +92,9 @@ class PoolSocket:
         except RemoteProtocolError as error:
             return error_answer(error.call_id, error.reason, str(error), code=error.code)
         try:
-            return answer(call.id, await self._answers.answer(call, by))
-        except PoolRefused as refused:
-            return error_answer(call.id, refused.reason, str(refused), code=DOMAIN_ERROR)
+            return answer(call.id, await self._answering(call, by))
+        except NodeProblem as refused:
+            return error_answer(call.id, Reason(refused.reason), str(refused), code=DOMAIN_ERROR)
         except Exception:  # noqa: BLE001 - one call's bug must not end the pool; it is logged
             self._log.exception("A call could not be answered")
             why = "The pool could not do it; its log says why."

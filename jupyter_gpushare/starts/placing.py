@@ -35,23 +35,17 @@ class NoHost(Exception):
         self.jupyterhub_message = message
 
 
-def wish_of(spawner: Any) -> Wish:
-    """What the person chose. Raises :class:`NoHost`."""
-    try:
-        return Wish.read(spawner.user_options)
-    except ValueError as error:
-        raise NoHost(f"No server was started: {error} Choose again.") from error
-
-
 async def choose_host(spawner: Any, socket: str = POOL_SOCKET) -> tuple[Choice, ...]:
     """The hosts on which this server may start, the best first; never none.
 
     A host that is full now comes after the others, and the person waits there. Raises
     :class:`NoHost` where the pool has no such GPU, and :class:`PoolAway` where it does not answer.
     """
-    wish = wish_of(spawner)
     try:
+        wish = Wish.read(spawner.user_options)
         ranked = await where(spawner.user.name, wish, socket)
+    except ValueError as error:
+        raise NoHost(f"No server was started: {error} Choose again.") from error
     except PoolRefused as refused:
         raise NoHost(f"No server was started: {refused}") from refused
     possible = tuple(choice for choice in ranked if choice.possible)

@@ -27,7 +27,7 @@ from support.node import (
 from support.nvml import NvmlWorld
 from support.policy_world import plain_config
 
-from jupyter_gpushare.ledger.codec import event_to_json
+from jupyter_gpushare.ledger.codec import to_json
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.words import commands
@@ -220,7 +220,7 @@ def test_a_live_nodes_commands_replayed_give_the_same_events(tmp_path):
         told = entry["command"]
         command = msgspec.convert(told, type=getattr(commands, told["kind"]))
         step = core.step(state, command, config)
-        events = json.loads(json.dumps([event_to_json(event) for event in step.events]))
+        events = json.loads(json.dumps([to_json(event) for event in step.events]))
         assert events == entry["events"], told
         core.check(step.state)
         state, steps = step.state, steps + 1

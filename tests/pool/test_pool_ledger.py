@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare.ledger.ledger import Ledger, LedgerError, LedgerFull
+from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.words.model import EnvironmentName
 from jupyter_gpushare.pool import ledger, manager
@@ -22,7 +23,6 @@ from jupyter_gpushare.pool.clock import PoolClock
 from jupyter_gpushare.pool.configuration import Pool
 from jupyter_gpushare.pool.evolve import evolve
 from jupyter_gpushare.pool.manager import PoolManager
-from jupyter_gpushare.pool.socket import PoolRefused
 from jupyter_gpushare.pool.state import Drained, Out, State
 from jupyter_gpushare.pool.words import commands as cmd
 from jupyter_gpushare.pool.words import events as ev
@@ -192,9 +192,9 @@ async def test_what_cannot_be_written_is_not_believed(
     before = first.state
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "append", full)
-        with pytest.raises(PoolRefused, match="full") as caught:
+        with pytest.raises(NodeProblem, match="full") as caught:
             await answers.answer(parse_call(line), "carol")
-        assert caught.value.reason is Reason.UNAVAILABLE
+        assert caught.value.reason == Reason.UNAVAILABLE.value
     assert first.state == before
     assert (await answers.answer(parse_call(line), "carol"))["gpus"] == 3
     await first.close()

@@ -14,12 +14,12 @@ from support.exporter import samples
 from support.hub import free_ports
 from support.pool_world import CONFIG, World, gpu, report
 
+from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.policy.words.model import EnvironmentName
 from jupyter_gpushare.pool.answers import PoolAnswers
 from jupyter_gpushare.pool.configuration import Pool
 from jupyter_gpushare.pool.metrics import PoolMetrics
 from jupyter_gpushare.pool.serving import serving
-from jupyter_gpushare.pool.socket import PoolRefused
 from jupyter_gpushare.pool.words import commands as cmd
 from jupyter_gpushare.protocol.connection import ClientConnection
 from jupyter_gpushare.protocol.poolcalls import PoolMethod, parse_pool_call
@@ -75,7 +75,7 @@ def test_calls_are_counted_and_all_is_at_the_port(tmp_path: Path) -> None:
                 await answers.answer(parse_pool_call(line), "root")
 
             await ask(PoolMethod.WHERE, environment="bob", gpus=1)
-            with pytest.raises(PoolRefused):
+            with pytest.raises(NodeProblem):
                 await ask(PoolMethod.DRAIN, host="nowhere", reason="x")
             return await asyncio.to_thread(samples, port)
 
