@@ -197,8 +197,10 @@ def without_private(document: Any, kind: Any, me: str, learn: Callable[[str], ob
     if get_origin(kind) is list:
         (part,) = get_args(kind)
         return [without_private(each, shape(part).kind, me, learn) for each in document]
-    if not is_typeddict(kind) or not isinstance(document, Mapping):
+    if not is_typeddict(kind):
         return document
+    if not isinstance(document, Mapping):
+        return None  # a fact in one line, which may name anything
     mine = document.get("mine")
     if not isinstance(mine, bool):  # a GPU's are bytes
         mine = document.get("environment") == me

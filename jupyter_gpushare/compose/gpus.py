@@ -15,7 +15,7 @@ _NAMED: Final = 4
 
 def says(
     gpu: doc.Gpu, there: Sequence[doc.Lease], most_tasks: int | None, now: float
-) -> list[doc.Said]:
+) -> list[doc.Fact]:
     """All that there is to say of a GPU at ``now``, Unix seconds.
 
     ``there`` are the leases on it, as the viewer may know them. A GPU with ``most_tasks`` tasks
@@ -39,7 +39,7 @@ _TURNS: Final = (
 )
 
 
-def _columns(gpu: doc.Gpu, most_tasks: int | None) -> Iterator[doc.Said]:
+def _columns(gpu: doc.Gpu, most_tasks: int | None) -> Iterator[doc.Fact]:
     out = gpu.get("out_of_service")
     if gpu["problem"] is not None:
         yield said("health", "lost", tone="bad")
@@ -59,7 +59,7 @@ def _columns(gpu: doc.Gpu, most_tasks: int | None) -> Iterator[doc.Said]:
         yield said("busy", "{}", percent(gpu["utilisation"]))
 
 
-def _parts(gpu: doc.Gpu) -> Iterator[doc.Said]:
+def _parts(gpu: doc.Gpu) -> Iterator[doc.Fact]:
     """Each part of its memory and whose it is. The parts add up to all of the memory."""
     total = gpu["memory"]
     mine = min(gpu["mine"], total)
@@ -82,7 +82,7 @@ def _parts(gpu: doc.Gpu) -> Iterator[doc.Said]:
             yield said("part", "{} {}", size(part), word, share=part / max(1, total), kind=kind)
 
 
-def _notes(gpu: doc.Gpu, there: Sequence[doc.Lease], now: float) -> Iterator[doc.Said]:
+def _notes(gpu: doc.Gpu, there: Sequence[doc.Lease], now: float) -> Iterator[doc.Fact]:
     if gpu["problem"] is not None:
         yield said("problem", f"It takes no leases: {_ended(gpu['problem'])}", tone="bad")
     if (out := gpu.get("out_of_service")) is not None:

@@ -21,7 +21,6 @@ from ..policy.say.texts import CAUSES
 from ..protocol import documents as doc
 from ..protocol.holding import gpu_number
 from .text import (
-    NOTHING,
     Text,
     about,
     clock,
@@ -146,15 +145,22 @@ class Near:
     spent: bool = False
 
 
-def says(row: doc.Lease, near: Near, now: float) -> list[doc.Said]:
+def says(row: doc.Lease, near: Near, now: float) -> list[doc.Fact]:
     """All that there is to say of a lease at ``now``, Unix seconds: what it is, then notes."""
     told = [*_columns(row, near), *_notes(row, near, now)]
     if row["mine"]:
         return [*told, *_summary(row, near)]
     if row["environment"] is None:  # nobody has to do anything about what is others'
-        for one in told:
-            one.pop("hint", None)
+        return [_without_hint(one) for one in told]
     return told
+
+
+def _without_hint(fact: doc.Fact) -> doc.Fact:
+    if isinstance(fact, str):
+        return fact
+    return said(
+        fact["about"], fact["text"], tone=fact.get("tone", "plain"), share=fact.get("share")
+    )
 
 
 def task_name(job: str | None, path: str | None, given: str | None, is_program: bool) -> str:
@@ -194,7 +200,7 @@ _JOB: Final = (
 )
 
 
-def job_says(job: str, kind: str | None, rows: Sequence[doc.Lease]) -> list[doc.Said]:
+def job_says(job: str, kind: str | None, rows: Sequence[doc.Lease]) -> list[doc.Fact]:
     """What there is to say of a job's leases together; they are one person's."""
     word, ends = _JOBS.get(kind or "", _JOB)
     what = f"{word} {name(job)}, {count(len(rows), 'worker')}"
@@ -228,7 +234,7 @@ def _in_line(row: doc.Lease, near: Near) -> str:
     return "waiting for GPU-hours" if near.spent else f"number {row['position']} in line"
 
 
-def _columns(row: doc.Lease, near: Near) -> Iterator[doc.Said]:
+def _columns(row: doc.Lease, near: Near) -> Iterator[doc.Fact]:
     yield said("who", _who(row))
     yield said("what", name_of(row), hint=name(row["path"] or "", 500))
     if row["gpus"]:
@@ -244,7 +250,7 @@ def _columns(row: doc.Lease, near: Near) -> Iterator[doc.Said]:
     yield said("held", "{}", since(row["granted"] or row["requested"]))
 
 
-def _memory(row: doc.Lease) -> Iterator[doc.Said]:
+def _memory(row: doc.Lease) -> Iterator[doc.Fact]:
     """What it uses of what it may, or what it asks for."""
     if not row["gpus"]:
         if row["state"] == "queued":
@@ -253,7 +259,7 @@ def _memory(row: doc.Lease) -> Iterator[doc.Said]:
     yield from _use(row["gpus"])
 
 
-def _use(parts: Sequence[doc.LeaseGpu], *, together: bool = False) -> Iterator[doc.Said]:
+def _use(parts: Sequence[doc.LeaseGpu], *, together: bool = False) -> Iterator[doc.Fact]:
     """What is used of what may be: on each GPU, or ``together`` on all of them."""
     may = [part["memory"] for part in parts]
     used = [part["measured"] for part in parts if part["measured"] is not None]
@@ -273,7 +279,7 @@ def asks(gpus: int, memory: int | None) -> Text:
     return text("{} with {}{}", count(gpus, "GPU"), size(memory), " on each" if gpus > 1 else "")
 
 
-def _summary(row: doc.Lease, near: Near) -> Iterator[doc.Said]:
+def _summary(row: doc.Lease, near: Near) -> Iterator[doc.Fact]:
     """All of it in a few words, and a countdown where its GPU is about to go."""
     tone, word, _ = STATES.get(row["state"], ("plain", row["state"], ""))
     if row["position"] is not None:
@@ -297,7 +303,7 @@ def _summary(row: doc.Lease, near: Near) -> Iterator[doc.Said]:
 # -- notes ---------------------------------------------------------------------------------------
 
 
-def _notes(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Said]:
+def _notes(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Fact]:
     if near.sharers:
         whose = "your " if row["mine"] else ""
         yield said("shared", "It shares its GPU with {}{}.", whose, listed(near.sharers))
@@ -324,12 +330,12 @@ _RESERVES: Final = {
 _UNTIL_MEASURED: Final = "It reserves what the quota gives until it is measured."
 
 
-def _reserve(row: doc.Lease) -> Iterator[doc.Said]:
+def _reserve(row: doc.Lease) -> Iterator[doc.Fact]:
     reserve = row.get("reserve")
     if reserve is None:
         return
     words = _RESERVES.get(reserve["why"], _UNTIL_MEASURED if reserve["follows"] else "")
-    figures: list[str | doc.Figure] = []
+    figures: list[object] = []
     if reserve["why"] == "estimate":
         figures = [count(reserve["runs"] or 0, "run")]
     elif reserve["why"] == "measured":
@@ -338,7 +344,7 @@ def _reserve(row: doc.Lease) -> Iterator[doc.Said]:
         yield said("reserve", words, *figures, tone="muted")
 
 
-def _limits(row: doc.Lease) -> Iterator[doc.Said]:
+def _limits(row: doc.Lease) -> Iterator[doc.Fact]:
     most, reserve = row.get("memory_most"), row.get("reserve")
     follows = reserve is not None and reserve["follows"]
     for part in row["gpus"]:
@@ -360,12 +366,12 @@ def _limits(row: doc.Lease) -> Iterator[doc.Said]:
     step = [part["temporary"] for part in row["gpus"] if part["temporary"] is not None]
     if row["gpus"] and len(kept) == len(step) == len(row["gpus"]):
         cache = [part["cache"] or 0 for part in row["gpus"]]
-        cached = text(". Its cache has {}", each(cache)) if any(cache) else NOTHING
+        cached = text(". Its cache has {}", each(cache)) if any(cache) else ""
         words = "It keeps {}, and a step needs {} more{}."
         yield said("figures", words, each(kept), each(step), cached, tone="muted")
 
 
-def _over(row: doc.Lease) -> Iterator[doc.Said]:
+def _over(row: doc.Lease) -> Iterator[doc.Fact]:
     over = row["over_limit"]
     if over is None:
         return
@@ -377,7 +383,7 @@ def _over(row: doc.Lease) -> Iterator[doc.Said]:
     yield said("over", join(told, " "), tone="bad", hint=_OVER_HINT)
 
 
-def _stall(row: doc.Lease) -> Iterator[doc.Said]:
+def _stall(row: doc.Lease) -> Iterator[doc.Fact]:
     stall = row["stall"]
     if stall is None:
         return
@@ -390,7 +396,7 @@ def _stall(row: doc.Lease) -> Iterator[doc.Said]:
         yield said("stall", words, done, left(stall["at"]), tone="bad")
 
 
-def _turn(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Said]:
+def _turn(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Fact]:
     waits = row["turn"] == "waits"
     if row["turn"] in ("holds", "yields"):
         words = "It has the turn" if row["turn"] == "holds" else "It ends its step and its turn"
@@ -408,7 +414,7 @@ def _turn(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Said]:
     told = row.get("interrupted")
     if told is not None:
         words, until = _INTERRUPTIONS[told["what"]], told["until"]
-        yield said("interrupted", words, *([left(until or now)] if "{}" in words else []))
+        yield said("interrupted", words, left(until or now))
     yield from _pauses(row, waits)
 
 
@@ -434,7 +440,7 @@ def _turn_hint(quantum: float) -> str:
     )
 
 
-def _pauses(row: doc.Lease, waits: bool) -> Iterator[doc.Said]:
+def _pauses(row: doc.Lease, waits: bool) -> Iterator[doc.Fact]:
     pauses = row.get("pauses")
     if pauses is None:
         return
@@ -451,7 +457,7 @@ def _often(times: int) -> str:
     return "once" if times == 1 else f"{times} times"
 
 
-def _promise(row: doc.Lease, now: float) -> Iterator[doc.Said]:
+def _promise(row: doc.Lease, now: float) -> Iterator[doc.Fact]:
     promise, compute = row.get("promise"), row.get("compute")
     if promise is not None:
         late = promise["named"] and promise["state"] in ("late", "missed")
@@ -484,7 +490,7 @@ def _promised(promise: doc.Promise, now: float, late: bool) -> Text:
     return join(told, " ")
 
 
-def _parking(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Said]:
+def _parking(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Fact]:
     if (warning := row["warning"]) is not None:
         words = "Its GPU is taken back in {}, because {}. Its variables are kept."
         hint = "The next cell takes a GPU again."
@@ -493,14 +499,13 @@ def _parking(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Said]:
         words = "Its GPU may be asked back, because it is idle."
         if taken > now:
             words = "Its GPU may be asked back in {}, if it stays idle."
-        yield said("kept", words, *([left(taken)] if taken > now else []), tone="muted")
+        yield said("kept", words, left(taken), tone="muted")
     if row["kept"]:
         yield said("keeps", "It was asked for its GPU and keeps it: {}", name(row["kept"], 500))
     if (until := row["pinned_until"]) is not None and until > now:
         yield said("kept", "Its GPU is kept for {} more.", left(until))
     if row["rung"] is not None:
-        words = _RUNGS[row["rung"]]
-        yield said("parked", words, *([size(row["parked_memory"] or 0)] if "{}" in words else []))
+        yield said("parked", _RUNGS[row["rung"]], size(row["parked_memory"] or 0))
     ability = row["ability"]
     if ability is not None:
         why = f", because: {name(ability['why'], 500)}" if ability["why"] else "."

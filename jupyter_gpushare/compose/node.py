@@ -16,7 +16,7 @@ _SIMULATED: Final = (
 _FULL: Final = "All of it is used: a task that needs more cannot be parked and keeps its GPU."
 
 
-def says(status: doc.StatusHead) -> Iterator[doc.Said]:
+def says(status: doc.StatusHead) -> Iterator[doc.Fact]:
     """The node's own facts, the problems first."""
     node = status["node"]
     if node["problem"]:
@@ -49,7 +49,7 @@ def says(status: doc.StatusHead) -> Iterator[doc.Said]:
         yield from _verdicts(verdicts)
 
 
-def _host_memory(used: int, most: int | None) -> doc.Said:
+def _host_memory(used: int, most: int | None) -> doc.Fact:
     label = "Host memory of parked tasks"
     if most is None:
         return said("host_memory", "{}, not limited", size(used), label=label)
@@ -66,7 +66,7 @@ def _host_memory(used: int, most: int | None) -> doc.Said:
     )
 
 
-def _waits(waits: doc.Waits) -> Iterator[doc.Said]:
+def _waits(waits: doc.Waits) -> Iterator[doc.Fact]:
     """How long others have waited lately."""
     for label, one in (("Interactive", waits["interactive"]), ("Batch", waits["batch"])):
         if not one["granted"]:
@@ -86,7 +86,7 @@ def _waits(waits: doc.Waits) -> Iterator[doc.Said]:
         yield said("waits", text("{}.", words), label=label)
 
 
-def _verdicts(verdicts: doc.Verdicts) -> Iterator[doc.Said]:
+def _verdicts(verdicts: doc.Verdicts) -> Iterator[doc.Fact]:
     kept, missed = verdicts["kept"], verdicts["missed"]
     if not kept and not missed:
         return

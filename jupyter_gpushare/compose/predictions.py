@@ -18,7 +18,7 @@ _STARTS: Final = {
 _RANKS: Final = {starts: rank for rank, starts in enumerate(_STARTS)}
 
 
-def says(told: doc.Predicted) -> list[doc.Said]:
+def says(told: doc.Predicted) -> list[doc.Fact]:
     """The kind of GPU where it would start first, in a few words; then each kind."""
     if not told["kinds"]:
         return []

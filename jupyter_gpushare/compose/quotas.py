@@ -28,7 +28,7 @@ _RESERVED: Final = (
 
 def says(
     quota: doc.HeldQuota, gpus: Sequence[doc.Gpu] | None, mine: Sequence[int], free: int | None
-) -> list[doc.Said]:
+) -> list[doc.Fact]:
     """A quota; ``mine`` are bytes reserved on each of the node's ``gpus``.
 
     ``None`` for ``gpus``: it is of several nodes together.
@@ -54,7 +54,7 @@ def _source(quota: doc.HeldQuota) -> str:
     return _SOURCES.get(quota["source"], quota["source"])
 
 
-def _held(quota: doc.HeldQuota, gpus: Sequence[doc.Gpu] | None) -> Iterator[doc.Said]:
+def _held(quota: doc.HeldQuota, gpus: Sequence[doc.Gpu] | None) -> Iterator[doc.Fact]:
     used, allowed, pool = quota["used_gpus"], quota["gpus"], quota.get("pool")
     if pool is not None:
         lent = pool["lent"]
@@ -75,7 +75,7 @@ def _held(quota: doc.HeldQuota, gpus: Sequence[doc.Gpu] | None) -> Iterator[doc.
         yield said("advice", _LOWERED, more, tone="warn")
 
 
-def _more(quota: doc.HeldQuota, free: int | None) -> Iterator[doc.Said]:
+def _more(quota: doc.HeldQuota, free: int | None) -> Iterator[doc.Fact]:
     """How many more GPUs there may be, and how many of them now."""
     more, budget = quota["gpus"] - quota["used_gpus"], quota["budget"]
     if free is None or "pool" in quota or (budget is not None and budget["level"] == "spent"):
@@ -119,7 +119,7 @@ def _pool(pool: doc.PoolQuota) -> str:
 
 def _memory(
     quota: doc.HeldQuota, gpus: Sequence[doc.Gpu], mine: Sequence[int]
-) -> Iterator[doc.Said]:
+) -> Iterator[doc.Fact]:
     for gpu, held in zip(gpus, mine, strict=True):
         if held <= 0:
             continue
@@ -143,7 +143,7 @@ def budget_used(budget: doc.Budget) -> Text:
     return text("{} of {} {}", hours(budget["spent"]), f"{budget['hours']:g}", when)
 
 
-def _budget(budget: doc.Budget | None) -> Iterator[doc.Said]:
+def _budget(budget: doc.Budget | None) -> Iterator[doc.Fact]:
     if budget is None:
         return
     tone = {"warned": "warn", "spent": "bad"}.get(budget["level"], "plain")
@@ -172,7 +172,7 @@ def _again(budget: doc.Budget) -> str:
     return "the administrator begins the next term"
 
 
-def _left(quota: doc.HeldQuota) -> Iterator[doc.Said]:
+def _left(quota: doc.HeldQuota) -> Iterator[doc.Fact]:
     remaining = quota.get("remaining")
     if remaining is None:
         return

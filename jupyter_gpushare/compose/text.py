@@ -2,56 +2,41 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final
 
 from ..protocol import documents as doc
 
 
-class Text(NamedTuple):
-    """Words with a ``{}`` for each figure."""
+class Text(str):
+    """Words in which a figure stands as ``{form value}``, and nothing that was named looks so."""
 
-    words: str
-    figures: tuple[doc.Figure, ...] = ()
-
-
-#: What may stand for a ``{}``: a name, a figure, or a text with figures of its own.
-Piece = str | int | doc.Figure | Text
+    __slots__ = ()
 
 
-def text(words: str, *pieces: Piece) -> Text:
-    """``words`` with ``pieces`` in the places of its ``{}``. Names keep no ``{}`` of their own."""
-    first, *rest = words.split("{}")
-    told = [first]
-    figures: list[doc.Figure] = []
-    for piece, after in zip(pieces, rest, strict=True):
-        if isinstance(piece, Text):
-            told += [piece.words, after]
-            figures += piece.figures
-        elif isinstance(piece, dict):
-            told += ["{}", after]
-            figures.append(piece)
-        else:
-            told += [name(piece), after]
-    return Text("".join(told), tuple(figures))
+#: What could begin a figure, in a name or together with what stands behind it.
+_BRACE: Final = re.compile(r"\{(?=[a-z]|$)")
 
 
-def name(given: object, most: int = 80) -> str:
-    """What somebody else named: one line, not too long, and no place for a figure."""
-    whole = str(given).replace("{}", "{ }")
+def text(words: str, *pieces: object) -> Text:
+    """``words`` with ``pieces`` in the places of its ``{}``. A piece that is no text is a name."""
+    return Text(words.format(*[one if isinstance(one, Text) else name(one) for one in pieces]))
+
+
+def name(given: object, most: int = 80) -> Text:
+    """What somebody else named: one line, not too long, and nothing in it is a figure."""
+    whole = str(given)
     cut = whole if len(whole) <= most else f"{whole[: most - 1]}…"
-    if cut.isprintable():
-        return cut
-    return "".join(sign if sign.isprintable() else " " for sign in cut)
+    if not cut.isprintable():
+        cut = "".join(sign if sign.isprintable() else " " for sign in cut)
+    return Text(_BRACE.sub("{ ", cut) if "{" in cut else cut)
 
 
-def join(parts: Iterable[Text], between: str = ", ") -> Text:
+def join(parts: Iterable[str], between: str = ", ") -> Text:
     """Texts one after the other; empty ones are left out."""
-    told = [part for part in parts if part.words]
-    return Text(
-        between.join(part.words for part in told),
-        tuple(figure for part in told for figure in part.figures),
-    )
+    return Text(between.join(part for part in parts if part))
 
 
 def listed(names: Sequence[str]) -> str:
@@ -67,21 +52,21 @@ def count(number: int, noun: str) -> str:
 
 def said(
     about: str,
-    words: str | Text,
-    *pieces: Piece,
+    words: str,
+    *pieces: object,
     tone: str = "plain",
     label: str = "",
     share: float | None = None,
     kind: str = "",
     hint: str = "",
-) -> doc.Said:
-    """One fact."""
-    told = words if isinstance(words, Text) else text(words, *pieces) if pieces else Text(words)
-    fact: doc.Said = {"about": about, "text": told.words}
+) -> doc.Fact:
+    """One fact: a line where it has only a tone, because there are many."""
+    told = text(words, *pieces) if pieces else words
+    if share is None and not (label or kind or hint):
+        return f"{about} {told}" if tone == "plain" else f"{about}:{tone} {told}"
+    fact: doc.Said = {"about": about, "text": told}
     if tone != "plain":
         fact["tone"] = tone
-    if told.figures:
-        fact["figures"] = list(told.figures)
     if share is not None:
         fact["share"] = min(1.0, max(0.0, share))
     if label:
@@ -96,57 +81,33 @@ def said(
 # -- figures -------------------------------------------------------------------------------------
 
 
-def size(memory: float) -> doc.Figure:
-    """Bytes."""
-    return {"form": "bytes", "value": memory}
+def _figure(form: str, *values: float) -> Text:
+    """Milliseconds of a moment are enough, and so are single bytes of 90 TiB."""
+    return Text(f"{{{form} {' '.join([f'{value:.14g}' for value in values])}}}")
 
 
-def percent(share: float) -> doc.Figure:
-    """A share of 1."""
-    return {"form": "percent", "value": share}
-
-
-def hours(count: float) -> doc.Figure:
-    """GPU-hours."""
-    return {"form": "hours", "value": count}
-
-
-def span(seconds: float) -> doc.Figure:
-    """A length of time that does not change."""
-    return {"form": "span", "value": seconds}
-
-
-def between(low: float, high: float) -> doc.Figure:
-    """About how long, in seconds."""
-    return {"form": "range", "value": low, "most": high}
-
-
-def left(at: float) -> doc.Figure:
-    """How long it is until a moment, Unix time."""
-    return {"form": "left", "value": at}
-
-
-def since(at: float) -> doc.Figure:
-    """How long ago a moment was, Unix time."""
-    return {"form": "since", "value": at}
-
-
-def about(at: float) -> doc.Figure:
-    """About how long it is until a moment, Unix time."""
-    return {"form": "about", "value": at}
-
-
-def clock(at: float) -> doc.Figure:
-    """A moment, Unix time, by the reader's clock."""
-    return {"form": "clock", "value": at}
-
-
-#: A text that says nothing.
-NOTHING: Final = Text("")
+#: Bytes.
+size: Final = partial(_figure, "bytes")
+#: A share of 1.
+percent: Final = partial(_figure, "percent")
+#: GPU-hours.
+hours: Final = partial(_figure, "hours")
+#: Seconds that do not change.
+span: Final = partial(_figure, "span")
+#: About how long: from so many seconds to so many.
+between: Final = partial(_figure, "range")
+#: How long it is until a moment, Unix time.
+left: Final = partial(_figure, "left")
+#: How long ago a moment was, Unix time.
+since: Final = partial(_figure, "since")
+#: About how long it is until a moment, Unix time.
+about: Final = partial(_figure, "about")
+#: A moment, Unix time, by the reader's clock.
+clock: Final = partial(_figure, "clock")
 
 
 def each(sizes: Sequence[float]) -> Text:
     """``24 GiB``, ``24 GiB each``, ``24 GiB and 80 GiB``: bytes on each of several GPUs."""
     if len(sizes) > 1 and len(set(sizes)) == 1:
         return text("{} each", size(sizes[0]))
-    return join([text("{}", size(one)) for one in sizes], " and ")
+    return join(map(size, sizes), " and ")

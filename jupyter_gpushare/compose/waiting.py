@@ -10,7 +10,7 @@ from .quotas import budget_used
 from .text import between, left, name, said, since, span
 
 
-def says(row: doc.Waiting, now: float) -> list[doc.Said]:
+def says(row: doc.Waiting, now: float) -> list[doc.Fact]:
     """A row of the queue at ``now``, Unix seconds."""
     spent = row["reason"] == "budget_spent"
     who = name(row["environment"] or "someone else")
@@ -26,7 +26,7 @@ def says(row: doc.Waiting, now: float) -> list[doc.Said]:
     return [*place, *facts, *_told(ahead, row["message"], None if spent else outlook, now)]
 
 
-def notice_says(notice: doc.Queued, now: float) -> list[doc.Said]:
+def notice_says(notice: doc.Queued, now: float) -> list[doc.Fact]:
     """What a waiting task's people are told when its place changes; ``now`` in Unix seconds."""
     spent = notice["reason"] == "budget_spent"
     place = _place(notice["position"], spent, notice.get("budget"), notice.get("host"))
@@ -35,7 +35,7 @@ def notice_says(notice: doc.Queued, now: float) -> list[doc.Said]:
     return [*place, *_told(ahead, notice["message"], outlook, now)]
 
 
-def line_says(waiting: Mapping[str, int]) -> doc.Said:
+def line_says(waiting: Mapping[str, int]) -> doc.Fact:
     """The queue as a whole; ``waiting`` are the requests of each class."""
     number = sum(waiting.values())
     if not number:
@@ -46,7 +46,7 @@ def line_says(waiting: Mapping[str, int]) -> doc.Said:
 
 def _place(
     position: int, spent: bool, budget: doc.Budget | None, host: str | None = None
-) -> Iterator[doc.Said]:
+) -> Iterator[doc.Fact]:
     if not spent:
         where = f" on host {name(host)}" if host else ""
         yield said("place", f"number {position} in line{where}", tone="info")
@@ -58,7 +58,7 @@ def _place(
 
 def _told(
     ahead: doc.Ahead | None, message: str | None, outlook: doc.Outlook | None, now: float
-) -> Iterator[doc.Said]:
+) -> Iterator[doc.Fact]:
     """``outlook`` is ``None`` where the message says when there are GPU-hours again."""
     if ahead is not None:
         yield said("ahead", _ahead(ahead))
@@ -80,7 +80,7 @@ def _ahead(ahead: doc.Ahead) -> str:
     return f"{number} {kind} ahead"
 
 
-def _expected(outlook: doc.Outlook, now: float) -> Iterator[doc.Said]:
+def _expected(outlook: doc.Outlook, now: float) -> Iterator[doc.Fact]:
     estimate = outlook["estimate"]
     if estimate is not None:
         span_ = between(estimate["low"], estimate["high"])

@@ -66,7 +66,7 @@ HUB = Host(
 _ANSWERS: Final[Mapping[str, Any]] = {
     kind.__name__: kind
     for kind in (
-        *(doc.Error, doc.Said, doc.Figure, doc.Status, doc.Gpu, doc.OutOfService),
+        *(doc.Error, doc.Said, doc.Status, doc.Gpu, doc.OutOfService),
         *(doc.Lease, doc.Job, doc.Waiting),
         *(doc.HeldQuota, doc.Budget, doc.Leases, doc.OwnQuota, doc.Usage, doc.DailyUsage),
         *(doc.UsedOnDay, doc.Readings, doc.History, doc.LeaseState, doc.GpuService),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import reduce
 from math import isfinite
-from types import UnionType
+from types import NoneType, UnionType
 from typing import (
     Any,
     Final,
     NotRequired,
+    Union,
     get_args,
     get_origin,
     get_type_hints,
@@ -57,7 +58,8 @@ class _Writer:
         if hint is not self._whole and (name := self._names.get(hint)) is not None:
             return reference(name)
         parts = get_args(hint)
-        if parts and all(map(is_typeddict, parts)) and get_origin(hint) is UnionType:
+        is_of_several = get_origin(hint) in (Union, UnionType) and NoneType not in parts
+        if is_of_several and any(map(is_typeddict, parts)):
             return {"oneOf": [self.of(part) for part in parts]}
         one = shape(hint)
         if one.kind is not hint:

@@ -103,18 +103,15 @@ def shown(rows: Iterable[Json], now: float) -> list[Shown]:
 
 def _html(one: Json, now: float) -> Markup:
     """A sentence, its moments marked for the page's script."""
-    words = [Markup(part) for part in prose(said.plain(one.get("text", ""))).split("{}")]
-    figures = [_figure(figure, now) for figure in one.get("figures") or ()]
-    figures += [Markup("?")] * (len(words) - 1 - len(figures))
-    pairs = zip(figures, words[1:], strict=False)
-    return Markup("").join([words[0], *(part for pair in pairs for part in pair)])
+    words = str(prose(said.plain(one.get("text", ""))))
+    return Markup(said.FIGURE.sub(lambda found: _figure(found, now), words))
 
 
-def _figure(one: Json, now: float) -> Markup:
-    words, form = said.figure(one, now), one.get("form")
+def _figure(found: re.Match[str], now: float) -> Markup:
+    words, form = said.figure(found, now), found[1]
     if form not in _MOMENTS or words == "?":
         return escape(words)
-    at = float(one["value"])
+    at = float(found[2])
     if form == "clock":
         return Markup('<time datetime="{}">{}</time>').format(iso(at), moment(at))
     return Markup('<time datetime="{}" class="gs-span">{}</time>').format(iso(at), words)

@@ -20,16 +20,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from jupyter_gpushare.protocol import said
 from jupyter_gpushare.protocol.holding import gpu_number
 
 from . import forms, words
 from .listing import Member
 from .shown import Shown, shown
-
-if TYPE_CHECKING:
-    from jupyter_gpushare.protocol.documents import Said
 
 Json = Mapping[str, Any]
 
@@ -65,7 +63,7 @@ def fingerprint(status: Json | None) -> str:
 def _lasting(value: Any) -> Any:
     if isinstance(value, dict):
         return [
-            _news(part) if name == "says" else _lasting(part)
+            _news(said.says(value)) if name == "says" else _lasting(part)
             for name, part in value.items()
             if name not in _VOLATILE
         ]
@@ -75,20 +73,17 @@ def _lasting(value: Any) -> Any:
     return round(value, 1) if isinstance(value, float) else value
 
 
-def _news(says: Iterable[Said]) -> list[Any]:
+def _news(says: Iterable[Json]) -> list[Any]:
     return [
-        (
-            one.get("tone"),
-            one["text"],
-            [
-                round(figure["value"], 1)
-                for figure in one.get("figures", ())
-                if figure["form"] in _MOMENTS
-            ],
-        )
+        (one.get("tone"), said.FIGURE.sub(_lasting_figure, one["text"]))
         for one in says
         if one["about"] not in _VOLATILE
     ]
+
+
+def _lasting_figure(found: re.Match[str]) -> str:
+    value = said.number(found[2])
+    return f"{{{value:.1f}}}" if value is not None and found[1] in _MOMENTS else "{}"
 
 
 # -- a node -----------------------------------------------------------------------------------

@@ -62,23 +62,6 @@ Warnings = Annotated[
 # -- what is said of things --------------------------------------------------------------------
 
 
-class Figure(TypedDict):
-    """A number in a sentence, which its reader writes; a moment counts on."""
-
-    form: Annotated[
-        str,
-        words(
-            *("number", "bytes", "percent", "hours", "span", "range"),
-            *("left", "since", "about", "clock"),
-        ),
-        "a number; bytes; a share of 1; GPU-hours; seconds; about value to most seconds; a moment, "
-        "Unix time, of which the time until it, the time since it, about the time until it, or the "
-        "reader's own clock is shown",
-    ]
-    value: float
-    most: NotRequired[Annotated[float, "of a range: its end"]]
-
-
 #: The subjects of what is said, and how it stands: each front end lays out by these.
 SUBJECTS: Final = (
     *("who", "what", "where", "state", "memory", "held", "class", "asks", "waited"),
@@ -123,15 +106,26 @@ class Said(TypedDict):
 
     about: Annotated[str, f"its subject, of which there may be others later: {', '.join(SUBJECTS)}"]
     tone: NotRequired[Annotated[str, words(*TONES), "left out: plain"]]
-    text: Annotated[str, Private(), "with {} for each figure"]
+    text: Annotated[
+        str,
+        Private(),
+        "a figure stands in it as {form value}, and its reader writes it: bytes; percent, of a "
+        "share of 1; hours, GPU-hours; span, seconds; range, with two values: about how many "
+        "seconds; or a moment, Unix time, of which left shows the time until it, about the same "
+        "roughly, since the time since it, and clock what the reader's own clock shows then",
+    ]
     label: NotRequired[Annotated[str, "the name of the fact, where it stands in a list of facts"]]
-    figures: NotRequired[list[Figure]]
     share: NotRequired[Annotated[float, Range(0, 1), "to be drawn as a bar: 0 to 1"]]
     kind: NotRequired[Annotated[str, "of a part of a bar: which part it is"]]
     hint: NotRequired[Annotated[str, Private(), "what it means and what to do about it"]]
 
 
-Says = Annotated[list[Said], "what there is to say of it, the most important first"]
+Fact = Said | str
+Says = Annotated[
+    list[Fact],
+    "what there is to say of it, the most important first; a fact that has only a text, and "
+    "perhaps a tone, is one line: 'about text' or 'about:tone text'",
+]
 
 
 # -- quotas ------------------------------------------------------------------------------------
@@ -954,7 +948,7 @@ class StatusHead(OwnQuota):
     """A status without the rows of leases and of the queue."""
 
     node: Node
-    says: NotRequired[Annotated[list[Said], "what there is to say of the node and of yourself"]]
+    says: NotRequired[Annotated[list[Fact], "what there is to say of the node and of yourself"]]
     servers: NotRequired[
         Annotated[
             list[ServerQuota],

@@ -1,13 +1,15 @@
 """Writes out what the node manager has said: a sentence with its figures, at a moment.
 
-The node manager composes each fact once, as a :class:`~.documents.Said`. Its text has a ``{}`` for
-each figure, and a figure is a number with its unit or a moment. Whoever shows the sentence writes
-the figures, so a time counts on while nobody asks the node manager again.
+The node manager composes each fact once, as a :class:`~.documents.Said`, or as one line where it
+has a text only. A figure stands in the text as ``{form value}``, a number with its unit or a
+moment. Whoever shows the sentence writes the figures, so a time counts on while nobody asks the
+node manager again.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -19,13 +21,28 @@ Document = Mapping[str, Any]
 
 #: No figure is as large, even if a node manager sends it.
 _MOST: Final = 2.0**63
+#: A figure in a text: its form, its value, and of a range its end.
+FIGURE: Final = re.compile(r"\{([a-z]+) ([^ {}]+)(?: ([^ {}]+))?\}")
 #: Characters of one text that are shown.
 _LONGEST: Final = 2000
 
 
 def says(document: object) -> list[Document]:
     """The sentences of a document. An older node manager composes none."""
-    return _rows(document, "says")
+    found = document.get("says") if isinstance(document, Mapping) else None
+    facts = found if isinstance(found, list) else []
+    return [
+        _of_line(one) if isinstance(one, str) else one
+        for one in facts
+        if isinstance(one, str | Mapping)
+    ]
+
+
+def _of_line(line: str) -> Document:
+    """``about text`` or ``about:tone text``."""
+    head, _, text = line.partition(" ")
+    subject, _, tone = head.partition(":")
+    return {"about": subject, "text": text, "tone": tone or "plain"}
 
 
 def about(document: object, *subjects: str) -> list[Document]:
@@ -35,10 +52,7 @@ def about(document: object, *subjects: str) -> list[Document]:
 
 def text_of(said: Document, now: float) -> str:
     """One sentence in words; ``now`` is the node's time, Unix seconds."""
-    words = plain(said.get("text", "")).split("{}")
-    figures = [figure(one, now) for one in _rows(said, "figures")]
-    figures += ["?"] * (len(words) - 1 - len(figures))
-    return words[0] + "".join(map("".join, zip(figures, words[1:], strict=False)))
+    return FIGURE.sub(lambda found: figure(found, now), plain(said.get("text", "")))
 
 
 def texts(said: Iterable[Document], now: float) -> str:
@@ -51,12 +65,12 @@ def first(document: object, subject: str, now: float) -> str:
     return texts(about(document, subject)[:1], now)
 
 
-def figure(one: object, now: float) -> str:
+def figure(found: re.Match[str], now: float) -> str:
     """A figure in words; ``?`` for what is none."""
-    if not isinstance(one, Mapping) or (value := _number(one.get("value"))) is None:
+    form, value, most = found[1], number(found[2]), number(found[3] or found[2])
+    if value is None or most is None:
         return "?"
-    most = _number(one.get("most"))
-    match one.get("form"):
+    match form:
         case "bytes":
             return format_size(int(value))
         case "percent":
@@ -66,7 +80,7 @@ def figure(one: object, now: float) -> str:
         case "span":
             return format_duration(value)
         case "range":
-            return format_range(value, value if most is None else most)
+            return format_range(value, most)
         case "left":
             return format_duration(max(1.0, math.ceil(value - now)))
         case "since":
@@ -75,7 +89,7 @@ def figure(one: object, now: float) -> str:
             return format_about(max(1.0, value - now))
         case "clock":
             return clock(value, now)
-    return f"{value:g}"
+    return "?"
 
 
 def format_hours(hours: float) -> str:
@@ -100,15 +114,13 @@ def clock(at: float, now: float) -> str:
     return time.strftime(form, moment)
 
 
-def _rows(document: object, name: str) -> list[Document]:
-    found = document.get(name) if isinstance(document, Mapping) else None
-    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def number(digits: str) -> float | None:
+    """What a figure has as its value; ``None`` for what is no number, or larger than any."""
+    try:
+        value = float(digits)
+    except ValueError:
         return None
-    return float(value) if abs(value) < _MOST else None
+    return value if abs(value) < _MOST else None
 
 
 def plain(text: object) -> str:

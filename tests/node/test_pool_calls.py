@@ -72,7 +72,7 @@ def test_who_asks_is_wanted_and_a_loan_serves_her_at_once(node: PoolNode, pool: 
         queued = alice.wait_notice(Notice.QUEUED)
         assert "not lent you a GPU on this host yet" in queued["message"]
         assert queued["host"] == "b"
-        assert "number 1 in line on host b" in [one["text"] for one in queued["says"]]
+        assert "place:info number 1 in line on host b" in queued["says"]
         want = pool.report(lambda report: report["wants"])["wants"][0]
         assert (want["environment"], want["gpus"], want["memory"]) == ("alice", 1, 4 * GIB)
         assert pool.lend(alice=1) == {"alice": {"environment": "alice", "gpus": 1, "held": 1}}

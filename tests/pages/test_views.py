@@ -26,6 +26,7 @@ from jupyter_gpushare.pages.listing import EVENT_FILTERS, Listing, Member, page_
 from jupyter_gpushare.pages.own import own_view
 from jupyter_gpushare.pages.page import Answered
 from jupyter_gpushare.pages.shown import Fact, Shown
+from jupyter_gpushare.protocol import said
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.quota import quota_text, source_text
 from jupyter_gpushare.protocol.sizes import parse_size
@@ -81,15 +82,14 @@ def test_a_page_has_all_that_is_said_to_its_reader(name: str) -> None:
 
 
 def test_what_people_name_things_is_text_and_what_is_typed_is_code() -> None:
-    evil = {"about": "keeps", "tone": "warn", "text": "<b> {} `run it`", "hint": '"><i>'}
-    fact = Fact.of({**evil, "figures": [{"form": "bytes", "value": GIB}]}, NOW)
+    figure = f"{{bytes {GIB}}}"
+    evil = {"about": "keeps", "tone": "warn", "text": f"<b> {figure} `run it`", "hint": '"><i>'}
+    fact = Fact.of(evil, NOW)
     assert fact.text == "&lt;b&gt; 1 GiB <code>run it</code>"
     assert fact.plain == "<b> 1 GiB `run it`"
     status = golden("busy_and_idle")
     for lease in status["leases"]:
-        what = next(one for one in lease["says"] if one["about"] == "what")
-        what["text"] = "<script src=//x>"
-        lease["says"].append(evil)
+        lease["says"] = ["what <script src=//x>", *lease["says"], evil]
     for page in (own_page(status), admin_page(status)):
         assert "<i>" not in page
         assert "<script src=//x" not in page
@@ -99,19 +99,17 @@ def test_what_people_name_things_is_text_and_what_is_typed_is_code() -> None:
 
 def test_moments_are_marked_for_the_readers_clock() -> None:
     def text(form: str) -> str:
-        figures = [{"form": form, "value": NOW + 90}]
-        return Fact.of({"about": "promise", "text": "By {}.", "figures": figures}, NOW).text
+        return Fact.of({"about": "promise", "text": f"By {{{form} {NOW + 90}}}."}, NOW).text
 
     at = '<time datetime="2023-11-14T22:14:50+00:00"'
     assert text("clock") == f"By {at}>2023-11-14 22:14 UTC</time>."
     assert text("left") == f'By {at} class="gs-span">2 min</time>.'
-    assert text("nonsense") == "By 1.7e+09."
-    assert Fact.of({"about": "promise", "text": "By {}."}, NOW).text == "By ?."
+    assert text("nonsense") == "By ?."
 
 
 def test_a_bar_is_as_long_as_its_share_and_trouble_is_an_alert() -> None:
     status = golden("limits_are_lifted")
-    held = next(one for one in status["quota"]["says"] if one["about"] == "held")
+    held = said.about(status["quota"], "held")[0]
     held["share"] = 0.375
     page = own_page(status)
     assert f'aria-label="GPUs: {held["text"]}"' in page
@@ -266,15 +264,13 @@ def test_measurements_alone_are_no_news() -> None:
     before, later = views.fingerprint(status), copy.deepcopy(status)
     lease = next(row for row in later["leases"] if row["mine"])
     lease["gpus"][0]["measured"] = 7
-    memory = next(one for one in lease["says"] if one["about"] == "memory")
-    memory["figures"][0]["value"], memory["share"] = 7, 0.1
-    lease["says"].append({"about": "progress", "tone": "plain", "text": "Step 5 of 10."})
-    before_progress = views.fingerprint(later)
-    lease["says"][-1] |= {"text": "Step 6 of 10."}
-    assert views.fingerprint(later) == before_progress
-    lease["says"].pop()
+    memory = said.about(lease, "memory")[0]
+    memory |= {"text": "{bytes 7} of {bytes 7}", "share": 0.1}
     assert views.fingerprint(later) == before
-    lease["says"][-1]["text"] += "!"
+    for step in (5, 6):
+        lease["says"].append(f"progress Step {step} of 10.")
+        assert views.fingerprint(later) == before
+    lease["says"].append("why!")
     assert views.fingerprint(later) != before
     assert views.fingerprint(None) != before
 

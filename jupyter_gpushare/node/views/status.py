@@ -287,7 +287,7 @@ class Sheet:
             if (job := lease.task.job) is not None:
                 self._job_leases.setdefault((lease.environment, job), []).append(lease)
         #: What GPUs say to those who have nothing there: administrators, and others.
-        self._gpu_says: dict[tuple[GpuUuid, bool], list[doc.Said]] = {}
+        self._gpu_says: dict[tuple[GpuUuid, bool], list[doc.Fact]] = {}
         self._queue = _Listing(state.leases[name] for name in self._places)
         live = (x.environment for x in state.leases.values() if x.phase is not LeasePhase.ENDED)
         self._live = self._connected.union(live)

@@ -338,16 +338,6 @@ export interface components {
             /** @description A word for programs. */
             reason: string;
         };
-        Figure: {
-            /**
-             * @description a number; bytes; a share of 1; GPU-hours; seconds; about value to most seconds; a moment, Unix time, of which the time until it, the time since it, about the time until it, or the reader's own clock is shown
-             * @enum {unknown}
-             */
-            form: "number" | "bytes" | "percent" | "hours" | "span" | "range" | "left" | "since" | "about" | "clock";
-            /** @description of a range: its end */
-            most?: number;
-            value: number;
-        };
         Gpu: {
             /** @description bytes */
             free: number;
@@ -377,8 +367,8 @@ export interface components {
             ranged?: number;
             /** @description bytes */
             reserved: number;
-            /** @description what there is to say of it, the most important first */
-            says?: components["schemas"]["Said"][];
+            /** @description what there is to say of it, the most important first; a fact that has only a text, and perhaps a tone, is one line: 'about text' or 'about:tone text' */
+            says?: (components["schemas"]["Said"] | string)[];
             /**
              * @description whether its tasks have a part each, or take turns
              * @enum {unknown}
@@ -505,8 +495,8 @@ export interface components {
              * @enum {unknown}
              */
             reserve?: "whole" | "quota" | "estimate" | null;
-            /** @description what there is to say of it, the most important first */
-            says?: components["schemas"]["Said"][];
+            /** @description what there is to say of it, the most important first; a fact that has only a text, and perhaps a tone, is one line: 'about text' or 'about:tone text' */
+            says?: (components["schemas"]["Said"] | string)[];
             /** @enum {unknown} */
             source: "default" | "group" | "user" | "override" | "pool";
             used_gpus: number;
@@ -536,8 +526,8 @@ export interface components {
             /** @description their ids, in the order of `leases` */
             leases: string[];
             mine: boolean;
-            /** @description what there is to say of it, the most important first */
-            says: components["schemas"]["Said"][];
+            /** @description what there is to say of it, the most important first; a fact that has only a text, and perhaps a tone, is one line: 'about text' or 'about:tone text' */
+            says: (components["schemas"]["Said"] | string)[];
         };
         KernelHost: {
             /** @description its name in the pool */
@@ -732,8 +722,8 @@ export interface components {
              * @enum {unknown}
              */
             rung: "release" | "trim" | "storage" | "driver" | null;
-            /** @description what there is to say of it, the most important first */
-            says?: components["schemas"]["Said"][];
+            /** @description what there is to say of it, the most important first; a fact that has only a text, and perhaps a tone, is one line: 'about text' or 'about:tone text' */
+            says?: (components["schemas"]["Said"] | string)[];
             /** @description of the present state: Unix time, seconds */
             since: number;
             /** @description what is done next about a task that gives no sign of life; null: it is not stalled, nothing more is done, or not yours to know */
@@ -882,8 +872,8 @@ export interface components {
             reserve?: "whole" | "quota" | "estimate" | null;
             /** @description what the fields follow that are not its own, in words */
             rest?: string;
-            /** @description what there is to say of it, the most important first */
-            says?: components["schemas"]["Said"][];
+            /** @description what there is to say of it, the most important first; a fact that has only a text, and perhaps a tone, is one line: 'about text' or 'about:tone text' */
+            says?: (components["schemas"]["Said"] | string)[];
             /** @description whether it was ever here */
             seen?: boolean;
             /** @description hundredths of one GPU that promises (deadlines and rates that people name) may claim at once; 0: no promises; null: the node's own */
@@ -976,7 +966,6 @@ export interface components {
         Said: {
             /** @description its subject, of which there may be others later: who, what, where, state, memory, held, class, asks, waited, place, ahead, takes, why, shared, reserve, limit, figures, over, stall, survivor, turn, interrupted, pauses, promise, compute, progress, warning, kept, keeps, parked, ability, tasks, busy, part, used, residents, time, lifted, turns, summary, countdown, health, squatter, quota, source, left, weight, pool, budget, advice, more, node, you, simulated, host_memory, problem, left_out, quotas_as_of, waits, preset, others, queue */
             about: string;
-            figures?: components["schemas"]["Figure"][];
             /** @description what it means and what to do about it */
             hint?: string;
             /** @description of a part of a bar: which part it is */
@@ -985,7 +974,7 @@ export interface components {
             label?: string;
             /** @description to be drawn as a bar: 0 to 1 */
             share?: number;
-            /** @description with {} for each figure */
+            /** @description a figure stands in it as {form value}, and its reader writes it: bytes; percent, of a share of 1; hours, GPU-hours; span, seconds; range, with two values: about how many seconds; or a moment, Unix time, of which left shows the time until it, about the same roughly, since the time since it, and clock what the reader's own clock shows then */
             text: string;
             /**
              * @description left out: plain
@@ -1104,8 +1093,8 @@ export interface components {
                 }[];
                 /** @description of its notebook; null: unknown */
                 path: string | null;
-                /** @description what there is to say of it, the most important first */
-                says?: components["schemas"]["Said"][];
+                /** @description what there is to say of it, the most important first; a fact that has only a text, and perhaps a tone, is one line: 'about text' or 'about:tone text' */
+                says?: (components["schemas"]["Said"] | string)[];
             }[];
             /** @description on promises that people named: everybody's, as `waits` are */
             promises?: {
@@ -1125,7 +1114,7 @@ export interface components {
             queue: components["schemas"]["Waiting"][];
             quota: components["schemas"]["HeldQuota"];
             /** @description what there is to say of the node and of yourself */
-            says?: components["schemas"]["Said"][];
+            says?: (components["schemas"]["Said"] | string)[];
             /** @description your named servers that run or hold something, where each has a quota of its own; mine: bytes reserved for it, by GPU */
             servers?: {
                 /** @description GPU-hours held in a period; null: they are not limited */
@@ -1178,8 +1167,8 @@ export interface components {
                  * @enum {unknown}
                  */
                 reserve?: "whole" | "quota" | "estimate" | null;
-                /** @description what there is to say of it, the most important first */
-                says?: components["schemas"]["Said"][];
+                /** @description what there is to say of it, the most important first; a fact that has only a text, and perhaps a tone, is one line: 'about text' or 'about:tone text' */
+                says?: (components["schemas"]["Said"] | string)[];
                 /** @enum {unknown} */
                 source: "default" | "group" | "user" | "override" | "pool";
                 used_gpus: number;
@@ -1320,8 +1309,8 @@ export interface components {
              * @enum {unknown}
              */
             reason: "no_resources" | "budget_spent" | "unavailable" | null;
-            /** @description what there is to say of it, the most important first */
-            says?: components["schemas"]["Said"][];
+            /** @description what there is to say of it, the most important first; a fact that has only a text, and perhaps a tone, is one line: 'about text' or 'about:tone text' */
+            says?: (components["schemas"]["Said"] | string)[];
             /** @description seconds */
             waiting: number;
         };

@@ -9,8 +9,8 @@ export type Gpu = Schemas['Gpu'];
 export type Lease = Schemas['Lease'];
 /** One fact as a person reads it: the node manager words it. */
 export type Said = Schemas['Said'];
-/** A number in it; a moment counts on. */
-export type Figure = NonNullable<Said['figures']>[number];
+/** The same, or in one line where it has only a text, and perhaps a tone. */
+export type Fact = Said | string;
 export type Job = Schemas['Job'];
 export type LeaseState = Lease['state'];
 /** A waiting request. */

@@ -9,7 +9,7 @@ import { CommandIDs } from '../commands';
 import { BudgetNews, isLeaseEvent, LeaseNews } from '../model/news';
 import { ParkWarnings, type WarningNews } from '../model/warnings';
 import { newsText } from '../text/news';
-import { about, nameOf, saidText, wordsOf } from '../text/said';
+import { about, nameOf, saidText, saysOf, wordsOf } from '../text/said';
 import { IGpuShareModel, IGpuShareSettings } from '../tokens';
 import { translations } from './services';
 
@@ -94,7 +94,7 @@ function tellBudget(
   model.changed.connect(() => {
     const { status } = model.snapshot;
     if (news.observe(status) && settings.values.notifications.budget) {
-      const says = status?.quota?.says ?? [];
+      const says = saysOf(status?.quota);
       const at = says.findIndex(said => said.about === 'budget');
       const [used, ...advice] = says.slice(at, at + 2);
       const reader = { trans, now: model.now() };

@@ -1,7 +1,7 @@
-/** Writes out what the node manager has said: each `{}` of a text is a figure. Pure. */
+/** Writes out what the node manager has said: a figure stands in a text as `{form value}`. Pure. */
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import type { Figure, Said } from '../api/types';
+import type { Fact, Said } from '../api/types';
 import {
   formatAbout,
   formatBytes,
@@ -23,16 +23,30 @@ export interface IReader {
 }
 
 /** Something of which the node manager says something. */
-type Told = { readonly says?: readonly Said[] } | null | undefined;
+type Told = { readonly says?: readonly Fact[] } | null | undefined;
+
+/** A figure in a text: its form, its value, and of a range its end. */
+const FIGURE = /\{([a-z]+) ([^ {}]+)(?: ([^ {}]+))?\}/g;
+
+/** All that is said of it. A fact that has only a text, and perhaps a tone, is one line. */
+export function saysOf(of: Told): Said[] {
+  return (of?.says ?? []).map(said => {
+    if (typeof said !== 'string') {
+      return said;
+    }
+    const [, about, tone, text] = said.match(/^([^ :]*):?([^ ]*) ?(.*)$/s)!;
+    return { about, text, tone: (tone || 'plain') as Said['tone'] };
+  });
+}
 
 /** What is said of it about these subjects, in the order in which it was said. */
 export function about(of: Told, ...subjects: readonly string[]): Said[] {
-  return (of?.says ?? []).filter(said => subjects.includes(said.about));
+  return saysOf(of).filter(said => subjects.includes(said.about));
 }
 
 /** All that is said of it apart from these subjects. */
 export function besides(of: Told, ...subjects: readonly string[]): Said[] {
-  return (of?.says ?? []).filter(said => !subjects.includes(said.about));
+  return saysOf(of).filter(said => !subjects.includes(said.about));
 }
 
 /** The name of a task, which has no figures. */
@@ -50,11 +64,8 @@ export function wordsOf(
 }
 
 export function saidText(said: Said, reader: IReader): string {
-  const [first, ...rest] = said.text.split('{}');
-  return rest.reduce(
-    (text, words, place) =>
-      text + figureText(said.figures?.[place], reader) + words,
-    first
+  return said.text.replace(FIGURE, (_, form: string, ...values: string[]) =>
+    figureText(form, Number(values[0]), Number(values[1] ?? values[0]), reader)
   );
 }
 
@@ -64,14 +75,15 @@ export function capital(text: string): string {
 }
 
 function figureText(
-  figure: Figure | undefined,
+  form: string,
+  value: number,
+  most: number,
   { trans, units, now }: IReader
 ): string {
-  if (!figure) {
+  if (!Number.isFinite(value) || !Number.isFinite(most)) {
     return '?';
   }
-  const { value, most = value } = figure;
-  switch (figure.form) {
+  switch (form) {
     case 'bytes':
       return formatBytes(value, units);
     case 'percent':
@@ -90,7 +102,6 @@ function figureText(
       return formatAbout(Math.max(1, value - now), trans);
     case 'clock':
       return formatMoment(value, now);
-    case 'number':
-      return String(value);
   }
+  return '?';
 }
