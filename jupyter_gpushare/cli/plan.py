@@ -296,16 +296,13 @@ def _ask(request: Mapping[str, object], kinds: Iterable[str]) -> ByShare | None:
         where = f"request.expected[{number}]"
         one = _object(item, where)
         kind = _text(one.get("kind"), f"{where}.kind")
-        share = _integer(one.get("share"), f"{where}.share", least=1)
+        share = _share(one.get("share"), f"{where}.share", least=1)
         memory = _integer(one.get("memory", 0), f"{where}.memory", least=0)
         seconds = one.get("seconds")
-        if share > WHOLE:
-            raise BadPlan(f"{where}.share must be at most {WHOLE}, not {share}")
-        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-        if seconds is not None and not is_number:
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float | None):
             raise BadPlan(f"{where}.seconds must be a number{_but(seconds)}")
         if kind in known:
-            time = float(seconds) if isinstance(seconds, int | float) else None
+            time = None if seconds is None else float(seconds)
             expected.append(Expected(kind, share, memory, time))
     word = request.get("priority_class", PriorityClass.INTERACTIVE.value)
     if word not in {one.value for one in PriorityClass}:
@@ -314,8 +311,8 @@ def _ask(request: Mapping[str, object], kinds: Iterable[str]) -> ByShare | None:
     return ByShare(tuple(expected), batch) if expected else None
 
 
-def _share(value: object, where: str) -> int:
-    share = _integer(value, where, least=0)
+def _share(value: object, where: str, least: int = 0) -> int:
+    share = _integer(value, where, least)
     if share > WHOLE:
         raise BadPlan(f"{where} must be at most {WHOLE}, not {share}")
     return share

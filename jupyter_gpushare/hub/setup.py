@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -78,34 +77,18 @@ class SetupError(ValueError):
     """The set-up cannot work as it was asked for; the text says what to do."""
 
 
-class NodeManagerRun(Enum):
-    """How the node manager is run: by the Hub, or from outside."""
-
-    MANAGED = "managed"
-    EXTERNAL = "external"
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """The socket's directory, seen by servers in containers. ``setting`` names the trait."""
-
-    setting: str
-    path: str
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The settings to make. ``warnings`` are sentences for the administrator."""
 
     # Not in the repr: there may be a token in it.
     services: tuple[Mapping[str, Any], ...] = field(repr=False)
-    role: Mapping[str, Any]
+    roles: tuple[Mapping[str, Any], ...]
     access: str
     environment: Mapping[str, str]
-    mount: Mount | None
+    #: How servers in containers see the socket's directory: the trait, and the directory.
+    mount: tuple[str, str] | None
     warnings: tuple[str, ...] = ()
-    #: What the service that runs the pool may ask the Hub.
-    pool_role: Mapping[str, Any] | None = None
     #: Where that service is asked on which host a server starts.
     pool_socket: str = ""
 
@@ -116,14 +99,14 @@ class Plan:
             what = " ".join(service["command"]) if "command" in service else "run by somebody else"
             at = f" at {service['url']}" if "url" in service else ""
             told.append(f"service {service['name']}{at}: {what}")
-        for role in filter(None, (self.role, self.pool_role)):
+        for role in self.roles:
             told.append(f"role {role['name']}: {', '.join(role['scopes'])}")
         told.append(f"every user and every server's token may: {self.access}")
         told += [f"every server gets {name}={what}" for name, what in self.environment.items()]
         if self.pool_socket:
             told.append(f"the pool at {self.pool_socket} says on which host a server starts")
         if self.mount is not None:
-            told.append(f"every container sees {self.mount.path} ({self.mount.setting})")
+            told.append("every container sees {1} ({0})".format(*self.mount))
         return told
 
 
@@ -176,10 +159,10 @@ def setup(
     Raises :class:`SetupError`.
     """
     kind = spawner_kind(value(c, "JupyterHub", "spawner_class", None))
-    run = _run(node, kind)
+    is_managed = _is_managed(node, kind)
     if pool and url is None:
         raise SetupError("The service of the pages runs the pool: leave url as it is.")
-    if run is NodeManagerRun.EXTERNAL and (
+    if not is_managed and (
         (quotas and not pool) or simulate or node_arguments or node_user or ledger
     ):
         raise SetupError(
@@ -188,7 +171,7 @@ def setup(
             "jupyter_gpushare_node_config.py."
         )
     # Beside the Hub's own files, where it is not root; not in one folder: the ledger's is private.
-    here = Path.cwd() if run is NodeManagerRun.MANAGED and os.geteuid() != 0 else None
+    here = Path.cwd() if is_managed and os.geteuid() != 0 else None
     if socket is None:
         socket = str(here / "jupyter-gpushare" / "node.sock") if here else SYSTEM_SOCKET
     if ledger is None:
@@ -199,7 +182,7 @@ def setup(
     if url is not None:
         url, warning = _keep_port(c, name, url)
         warnings += [warning] if warning else []
-    if run is NodeManagerRun.MANAGED and _stays(lambda: answers(socket)):
+    if is_managed and _stays(lambda: answers(socket)):
         warnings.append(
             f"A node manager answers at {socket} already, so this Hub's does not start. If it is "
             "another Hub's: a GPU has one owner. Give each Hub its own GPUs, socket and ledger: "
@@ -237,7 +220,7 @@ def setup(
             pages["environment"][names.QUOTAS] = quotas_as_text(quotas)
     service: dict[str, Any] = {"name": node_name, "display": False}
     access = f"access:services!service={name}"
-    if run is NodeManagerRun.MANAGED:
+    if is_managed:
         service["command"] = [
             *_KEPT,
             *("jupyter_gpushare.cli", "node", "--hub", "--shared", "--exit-with-parent"),
@@ -268,15 +251,16 @@ def setup(
             f"The node manager needs a token of its own: give setup(c) a token_file, or the "
             f"service {node_name!r} an api_token in c.JupyterHub.services."
         )
+    roles = [{"name": node_name, "services": [node_name], "scopes": scopes}]
+    if pool:
+        roles.append({"name": f"{name}-pool", "services": [name], "scopes": [*POOL_SCOPES]})
+    mounts = {SpawnerKind.DOCKER: "DockerSpawner.volumes", SpawnerKind.KUBE: "KubeSpawner"}
     plan = Plan(
         services=(pages, service),
-        role={"name": node_name, "services": [node_name], "scopes": scopes},
+        roles=tuple(roles),
         access=access,
         environment=environment,
-        mount=_mount(kind, os.path.dirname(socket)),
-        pool_role={"name": f"{name}-pool", "services": [name], "scopes": [*POOL_SCOPES]}
-        if pool
-        else None,
+        mount=(mounts[kind], os.path.dirname(socket)) if kind in mounts else None,
         pool_socket=pool_socket,
         warnings=tuple(warnings),
     )
@@ -294,25 +278,16 @@ _TOKEN_FIX: Final = (
 # -- from the wishes to the plan ----------------------------------------------------------------
 
 
-def _run(node: str | None, kind: SpawnerKind) -> NodeManagerRun:
-    if node is None:
-        away = kind is SpawnerKind.KUBE
-        return NodeManagerRun.EXTERNAL if away else NodeManagerRun.MANAGED
-    try:
-        run = NodeManagerRun(node)
-    except ValueError:
-        raise SetupError(f'node is "managed" or "external", not {node!r}.') from None
-    if run is NodeManagerRun.MANAGED and kind is SpawnerKind.KUBE:
+def _is_managed(node: str | None, kind: SpawnerKind) -> bool:
+    """Whether the Hub runs the node manager. Raises :class:`SetupError`."""
+    if node not in (None, "managed", "external"):
+        raise SetupError(f'node is "managed" or "external", not {node!r}.')
+    if node == "managed" and kind is SpawnerKind.KUBE:
         raise SetupError(
             "With KubeSpawner the Hub's pod has no GPUs: run the node manager as a DaemonSet on "
             'the nodes that have them (docs/deploy) and leave node="external".'
         )
-    return run
-
-
-def _mount(kind: SpawnerKind, directory: str) -> Mount | None:
-    settings = {SpawnerKind.DOCKER: "DockerSpawner.volumes", SpawnerKind.KUBE: "KubeSpawner"}
-    return Mount(settings[kind], directory) if kind in settings else None
+    return kind is not SpawnerKind.KUBE if node is None else node == "managed"
 
 
 def quotas_as_text(quotas: Mapping[str, Any]) -> str:
@@ -444,7 +419,7 @@ def apply(c: Config, plan: Plan, major: int) -> None:
         _merge_named(services, service)
     hub.services = services
     roles = [dict(role) for role in _list(c, "load_roles")]
-    for role in filter(None, (plan.role, plan.pool_role)):
+    for role in plan.roles:
         _merge_named(roles, role)
     _let_users_in(c, roles, plan.access, major)
     hub.load_roles = roles
@@ -456,7 +431,7 @@ def apply(c: Config, plan: Plan, major: int) -> None:
         # The administrator's value of one of our variables stays.
         c[section].environment = {**plan.environment, **value(c, section, "environment", {})}
     if plan.mount is not None:
-        _add_mount(c, plan.mount)
+        _add_mount(c, *plan.mount)
     if plan.pool_socket and there(Part.PLACING):
         take(Part.PLACING).place_servers(c, plan.pool_socket)
 
@@ -474,19 +449,19 @@ def _let_users_in(c: Config, roles: list[dict[str, Any]], access: str, major: in
         _merge_named(roles, {"name": "user", "scopes": ["self", access]})
 
 
-def _add_mount(c: Config, mount: Mount) -> None:
+def _add_mount(c: Config, trait: str, path: str) -> None:
     """Show the directory, not the socket: a node manager that restarts makes a new socket."""
-    if mount.setting == "DockerSpawner.volumes":
+    if trait == "DockerSpawner.volumes":
         for section in spawner_sections(c, "volumes", "DockerSpawner"):
             before = value(c, section, "volumes", {})
-            ours = {mount.path: {"bind": mount.path, "mode": "ro"}}
+            ours = {path: {"bind": path, "mode": "ro"}}
             c[section].volumes = {**ours, **before}
         return
     volume: dict[str, Any] = {
         "name": "jupyter-gpushare",
-        "hostPath": {"path": mount.path, "type": "DirectoryOrCreate"},
+        "hostPath": {"path": path, "type": "DirectoryOrCreate"},
     }
-    seen: dict[str, Any] = {"name": "jupyter-gpushare", "mountPath": mount.path, "readOnly": True}
+    seen: dict[str, Any] = {"name": "jupyter-gpushare", "mountPath": path, "readOnly": True}
     for setting, ours in (("volumes", volume), ("volume_mounts", seen)):
         for section in spawner_sections(c, setting, "KubeSpawner"):
             before = value(c, section, setting, [])

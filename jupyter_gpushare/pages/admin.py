@@ -51,13 +51,6 @@ class AdminPage(PageHandler):
             self.refuse([looked.shown])
         return looked
 
-    async def statuses(self) -> list[Answered]:
-        """All nodes' answers. Raises :class:`Refusal` for others than administrators."""
-        answers = await self.every_node(Method.STATUS)
-        if not is_admin(answers):
-            self.refuse(answers)
-        return answers
-
     def refuse(self, answers: Sequence[Answered]) -> NoReturn:
         """Say why there is no page: nobody says that the viewer is an administrator."""
         if all(answer.document is None for answer in answers):
@@ -313,7 +306,10 @@ class AdminCsvHandler(CsvHandler, AdminPage):
         if window not in WINDOWS:
             raise Refusal(wishes.bad_request(f"'window' is one of {', '.join(WINDOWS)}."))
         rows: list[list[str | int | float]] = []
-        for answer in await self.statuses():
+        answers = await self.every_node(Method.STATUS)
+        if not is_admin(answers):
+            self.refuse(answers)
+        for answer in answers:
             with refusals():
                 usage = await self.ask(answer.node, Method.USAGE, since=WINDOWS[window][0])
             since, until = (

@@ -236,26 +236,6 @@ def own_hosts(hosts: Iterable[Host]) -> tuple[str, ...]:
     return tuple(host.name for host in hosts if host.own.is_there)
 
 
-class Reach(Enum):
-    """Whether the viewer's notebooks get GPUs of a host."""
-
-    HERE = "here"
-    ELSEWHERE = "elsewhere"
-    UNKNOWN = "unknown"
-
-
-def reach(name: str, hosts: Sequence[Host]) -> Reach:
-    """Whether the viewer's notebooks get GPUs of the host ``name``.
-
-    Of the only one they always do; a pool of one host may be beside the Hub's own host.
-    """
-    own = own_hosts(hosts)
-    is_alone = len(hosts) == 1 and hosts[0].own.lent is None
-    if is_alone or name in own:
-        return Reach.HERE
-    return Reach.ELSEWHERE if own else Reach.UNKNOWN
-
-
 def chosen(hosts: Sequence[Host], wanted: str) -> str:
     """The host whose details a page shows: the one that was named, else the viewer's own.
 
@@ -291,15 +271,18 @@ def where_text(hosts: Sequence[Host]) -> str:
 
 
 def nothing_text(name: str, hosts: Sequence[Host]) -> str:
-    """What to do to get a GPU of a host on which the viewer has none; empty where code says it."""
-    where = reach(name, hosts)
-    if where is Reach.HERE:
+    """What to do to get a GPU of a host on which the viewer has none; empty where code says it.
+
+    Of the only host notebooks always get GPUs; a pool of one host may be beside the Hub's own host.
+    """
+    own = own_hosts(hosts)
+    is_alone = len(hosts) == 1 and hosts[0].own.lent is None
+    if is_alone or name in own:
         return ""
-    if where is Reach.ELSEWHERE:
-        own = named(own_hosts(hosts))
+    if own:
         return (
-            f"You hold no GPU of {name} and wait for none. Your notebooks run on {own}, so they "
-            f"get GPUs there. They do not get GPUs of {name}."
+            f"You hold no GPU of {name} and wait for none. Your notebooks run on {named(own)}, so "
+            f"they get GPUs there. They do not get GPUs of {name}."
         )
     return (
         f"You hold no GPU of {name} and wait for none. A notebook gets GPUs of {name} if its "

@@ -7,9 +7,7 @@ import contextlib
 import logging
 import os
 import pwd
-import socket
 import stat
-import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +21,6 @@ from ..protocol.framing import MAX_LINE, encode
 from ..protocol.messages import answer, error_answer
 from ..protocol.poolcalls import parse_pool_call
 
-_UCRED: Final = struct.Struct("3i")
 _MOST: Final = 64  # connections at once
 
 
@@ -68,10 +65,7 @@ class PoolSocket:
         self._guests.start(self._serve(reader, writer))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        raw = writer.get_extra_info("socket").getsockopt(
-            socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size
-        )
-        uid = _UCRED.unpack(raw)[1]
+        _, uid, _ = sockets.peer(writer.get_extra_info("socket"))
         try:
             if uid not in (0, os.geteuid()):
                 why = "Only root and the OS user who runs the pool may use this socket."

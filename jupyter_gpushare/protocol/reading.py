@@ -126,10 +126,11 @@ def _value(shape: Shape) -> Callable[[Any], Any]:
         return _number(bounds)
     if shape.kind is bool:
         return _flag
-    if get_origin(shape.kind) is tuple and text is not None:
-        return _texts(_text(text))
     if get_origin(shape.kind) is tuple:
-        return _parts(shape_of(get_args(shape.kind)[0]))
+        part = shape_of(get_args(shape.kind)[0])
+        if part.kind is str:
+            return _list(_value(part) if text is None else _text(text), str, "texts")
+        return _list(reader(part.kind), dict, "objects")
     if get_origin(shape.kind) is Mapping:
         return _mapping(*(_value(shape_of(one)) for one in get_args(shape.kind)))
     return _part(reader(shape.kind))
@@ -221,26 +222,14 @@ def _flag(value: Any) -> bool:
     return value
 
 
-def _parts(part: Shape) -> Callable[[Any], tuple[Any, ...]]:
-    kind, plural = (str, "texts") if part.kind is str else (dict, "objects")
-    read_one = _value(part) if kind is str else reader(part.kind)
-
+def _list(
+    read_one: Callable[[Any], Any], kind: type, plural: str
+) -> Callable[[Any], tuple[Any, ...]]:
     def read(value: Any) -> tuple[Any, ...]:
         is_list = isinstance(value, list) and len(value) <= MOST_PARTS
         if not is_list or not all(isinstance(item, kind) for item in value):
             raise _Wrong(f" must be a list of at most {MOST_PARTS} {plural}.")
         return tuple(read_one(item) for item in value)
-
-    return read
-
-
-def _texts(read_one: Callable[[Any], str]) -> Callable[[Any], tuple[str, ...]]:
-    """A list of texts; the form is that of each."""
-
-    def read(value: Any) -> tuple[str, ...]:
-        if not isinstance(value, list) or len(value) > MOST_PARTS:
-            raise _Wrong(f" must be a list of at most {MOST_PARTS} texts.")
-        return tuple(map(read_one, value))
 
     return read
 

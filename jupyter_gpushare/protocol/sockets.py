@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import struct
 import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
 #: Bytes of a Unix socket's path that Linux takes, the final zero not counted.
 LONGEST: Final = 107
+_UCRED: Final = struct.Struct("3i")
 #: For asyncio's servers: from Python 3.13 on they would remove the socket's file, by a name that
 #: may be good for a moment only.
 KEEPS_FILE: Final[dict[str, Any]] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
@@ -49,6 +51,17 @@ def bind(sock: socket.socket, path: str | os.PathLike[str]) -> None:
     """Give a Unix socket the name ``path``, however long. Raises :class:`OSError`."""
     with short_name(path) as name:
         sock.bind(name)
+
+
+def peer(sock: Any) -> tuple[int, int, int]:
+    """Pid, user and group of the process at the other end of a Unix socket, as it connected.
+
+    Raises :class:`OSError`.
+    """
+    pid, user, group = _UCRED.unpack(
+        sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    )
+    return pid, user, group
 
 
 def bound(path: str | os.PathLike[str], mask: int) -> socket.socket:

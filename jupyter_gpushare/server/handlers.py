@@ -52,17 +52,14 @@ class GpuShareHandler(APIHandler):
         """Write the error's document, and which methods there are."""
         error = kwargs.get("exc_info", (None, None, None))[1]
         if status_code == 405:
-            self.set_header("Allow", ", ".join(self._own_methods()))
+            usual, own = web.RequestHandler, type(self)
+            known = [
+                v for v in _METHODS if getattr(own, v.lower()) is not getattr(usual, v.lower())
+            ]
+            self.set_header("Allow", ", ".join(known))
         self.set_header("Content-Type", "application/json")
         otherwise = "Something went wrong in the server; its log has the reason."
         self.finish(json.dumps(error_document(status_code, error, otherwise)))
-
-    def _own_methods(self) -> list[str]:
-        return [
-            name
-            for name in _METHODS
-            if getattr(type(self), name.lower()) is not getattr(web.RequestHandler, name.lower())
-        ]
 
 
 class NodeHandler(GpuShareHandler):
@@ -79,7 +76,14 @@ def _method(operation: rest.Operation) -> Callable[..., Awaitable[None]]:
         with refusals():
             self.answer(await rest.answer(operation, self.link.call, came))
 
-    may = authorized(action="admin", resource=AUTH_RESOURCE) if operation.admin else authorized
+    return allowed(method, admin=operation.admin)
+
+
+def allowed(
+    method: Callable[..., Awaitable[None]], *, admin: bool
+) -> Callable[..., Awaitable[None]]:
+    """A handler's method for those who are logged in and whom the Authorizer lets try."""
+    may = authorized(action="admin", resource=AUTH_RESOURCE) if admin else authorized
     return cast(Callable[..., Awaitable[None]], web.authenticated(may(method)))
 
 

@@ -31,6 +31,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from jupyter_core.utils import ensure_async
@@ -124,10 +125,10 @@ class KernelEnvironment:
 
     def install(self) -> None:
         """Wrap the managers' methods."""
-        self._wrap(self._kernels, "pre_start_kernel", self._around_pre_start)
-        self._wrap(self._kernels, "restart_kernel", self._around_restart)
-        self._wrap(self._sessions, "start_kernel_for_session", self._around_session_start)
-        self._wrap(self._sessions, "update_session", self._around_session_update)
+        self._wrap(self._kernels, "pre_start_kernel", self._pre_start)
+        self._wrap(self._kernels, "restart_kernel", self._restart)
+        self._wrap(self._sessions, "start_kernel_for_session", self._session_start)
+        self._wrap(self._sessions, "update_session", self._session_update)
 
     def uninstall(self) -> None:
         """Remove our wrappers, except where another extension has wrapped them."""
@@ -171,81 +172,66 @@ class KernelEnvironment:
 
     # -- wrappers -----------------------------------------------------------------------------
 
-    def _wrap(
-        self,
-        owner: Any,
-        name: str,
-        around: Callable[[Callable[..., Any]], Callable[..., Any]],
-    ) -> None:
+    def _wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
+        """Have ``around`` called instead of a method, with it before the method's arguments."""
         original = getattr(owner, name, None)
         if original is None:  # a manager of another design: leave it alone
             self._log.debug("gpushare: %s has no %s", type(owner).__name__, name)
             return
-        wrapper = around(original)
+        wrapper = partial(around, original)
         setattr(owner, name, wrapper)
         self._wrapped.append((owner, name, wrapper))
 
-    def _around_pre_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def pre_start_kernel(kernel_name: str | None, kwargs: dict[str, Any]) -> Any:
-            found = original(kernel_name, kwargs)
-            with self._guard("add to a kernel's environment"):
-                kernel_id = found[-1]
-                given = kwargs.get("env")
-                env = dict(os.environ if given is None else given)
-                self._take_out_our_lease(env)
-                self.add_to(env)
-                if names.SOCKET in env:
-                    env[names.KERNEL_ID] = kernel_id
-                    told = {
-                        names.NOTEBOOK_SOCKET: self._door(),
-                        names.NOTEBOOK: _starting_for.get(),
-                    }
-                    for name, value in told.items():
-                        env.pop(name, None)
-                        if value is not None:
-                            env[name] = value
-                    kwargs["env"] = env
-            return found
+    def _pre_start(
+        self, original: Callable[..., Any], kernel_name: str | None, kwargs: dict[str, Any]
+    ) -> Any:
+        found = original(kernel_name, kwargs)
+        with self._guard("add to a kernel's environment"):
+            kernel_id = found[-1]
+            given = kwargs.get("env")
+            env = dict(os.environ if given is None else given)
+            self._take_out_our_lease(env)
+            self.add_to(env)
+            if names.SOCKET in env:
+                env[names.KERNEL_ID] = kernel_id
+                told = {names.NOTEBOOK_SOCKET: self._door(), names.NOTEBOOK: _starting_for.get()}
+                for name, value in told.items():
+                    env.pop(name, None)
+                    if value is not None:
+                        env[name] = value
+                kwargs["env"] = env
+        return found
 
-        return pre_start_kernel
+    async def _session_start(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        token = None
+        with self._guard("read the notebook's metadata"):
+            given = inspect.signature(original).bind_partial(*args, **kwargs).arguments
+            wishes = await self._read(given.get("path"), given.get("type"))
+            token = _starting_for.set(wishes)
+        try:
+            return await ensure_async(original(*args, **kwargs))
+        finally:
+            if token is not None:
+                _starting_for.reset(token)
 
-    def _around_session_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(original)
+    async def _session_update(
+        self, original: Callable[..., Any], session_id: str, **changes: Any
+    ) -> Any:
+        result = await ensure_async(original(session_id, **changes))
+        if changes.get("path"):
+            with self._guard("tell a notebook's new name"):
+                session = await ensure_async(self._sessions.get_session(session_id=session_id))
+                if _may_be_notebook(session.get("path"), session.get("type")):
+                    place = self._place_of(session["path"])
+                    await self._renamed(session["kernel"]["id"], place)
+        return result
 
-        async def start_kernel_for_session(*args: Any, **kwargs: Any) -> Any:
-            token = None
-            with self._guard("read the notebook's metadata"):
-                given = signature.bind_partial(*args, **kwargs).arguments
-                wishes = await self._read(given.get("path"), given.get("type"))
-                token = _starting_for.set(wishes)
-            try:
-                return await ensure_async(original(*args, **kwargs))
-            finally:
-                if token is not None:
-                    _starting_for.reset(token)
-
-        return start_kernel_for_session
-
-    def _around_session_update(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        async def update_session(session_id: str, **changes: Any) -> Any:
-            result = await ensure_async(original(session_id, **changes))
-            if changes.get("path"):
-                with self._guard("tell a notebook's new name"):
-                    session = await ensure_async(self._sessions.get_session(session_id=session_id))
-                    if _may_be_notebook(session.get("path"), session.get("type")):
-                        place = self._place_of(session["path"])
-                        await self._renamed(session["kernel"]["id"], place)
-            return result
-
-        return update_session
-
-    def _around_restart(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        async def restart_kernel(kernel_id: str, *args: Any, **kwargs: Any) -> Any:
-            with self._guard("refresh a kernel's environment"):
-                await self._refresh(kernel_id)
-            return await ensure_async(original(kernel_id, *args, **kwargs))
-
-        return restart_kernel
+    async def _restart(
+        self, original: Callable[..., Any], kernel_id: str, *args: Any, **kwargs: Any
+    ) -> Any:
+        with self._guard("refresh a kernel's environment"):
+            await self._refresh(kernel_id)
+        return await ensure_async(original(kernel_id, *args, **kwargs))
 
     # -- the notebook -------------------------------------------------------------------------
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import jinja2
-from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.utils import url_path_join
 from tornado import web
@@ -27,7 +25,7 @@ from jupyter_gpushare.pages.routes import PAGES
 from jupyter_gpushare.pages.site import TEMPLATES, Site, make_templates, static_address
 from jupyter_gpushare.pages.viewer import Viewer
 
-from .handlers import AUTH_RESOURCE, Route
+from .handlers import AUTH_RESOURCE, Route, allowed
 from .live import Upgrades
 
 _FRAMED_BY: Final = re.compile(r"frame-ancestors ([^;]+)")
@@ -60,13 +58,6 @@ class PageLiveHandler(Upgrades, LiveHandler, ServerPage):
         self.listens_in(audience)
 
 
-def _allowed(page: type[PageHandler], verb: str) -> Callable[..., Awaitable[None]]:
-    """A method of a page for those who are logged in and whom the Authorizer lets try."""
-    method = getattr(page, verb)
-    may = authorized(action="admin", resource=AUTH_RESOURCE) if page.is_admins else authorized
-    return cast(Callable[..., Awaitable[None]], web.authenticated(may(method)))
-
-
 def _served(page: type[PageHandler]) -> type[web.RequestHandler]:
     """A page behind this server's login."""
     verbs = [
@@ -74,7 +65,8 @@ def _served(page: type[PageHandler]) -> type[web.RequestHandler]:
         for verb in ("get", "post")
         if getattr(page, verb) is not getattr(web.RequestHandler, verb)
     ]
-    return type(page.__name__, (page, ServerPage), {verb: _allowed(page, verb) for verb in verbs})
+    methods = {verb: allowed(getattr(page, verb), admin=page.is_admins) for verb in verbs}
+    return type(page.__name__, (page, ServerPage), methods)
 
 
 def make_site(link: NodeLink, settings: dict[str, Any], static: str) -> Site:

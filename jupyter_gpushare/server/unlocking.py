@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
-import struct
 from collections.abc import Mapping
 from typing import Final
 
 from ..protocol.checkpoint import Action, Request, Target, encode_request
 from ..protocol.privateplace import helper_sockets
 from ..protocol.processes import start_time
+from ..protocol.sockets import peer
 
 #: Seconds that a person who presses a button waits for this at most.
 WITHIN: Final = 3.0
@@ -39,12 +38,6 @@ async def unlock(pid: int, environ: Mapping[str, str] = os.environ, within: floa
 async def _ask(place: str, line: bytes) -> None:
     reader, writer = await asyncio.open_unix_connection(place)
     with contextlib.closing(writer):
-        if _user_of(writer) == os.getuid():
+        if peer(writer.get_extra_info("socket"))[1] == os.getuid():
             writer.write(line)
             await reader.readline()
-
-
-def _user_of(writer: asyncio.StreamWriter) -> int:
-    size = struct.calcsize("3i")
-    raw = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    return int(struct.unpack("3i", raw)[1])

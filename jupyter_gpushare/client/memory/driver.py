@@ -23,7 +23,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -51,6 +50,7 @@ from ...protocol.errors import ProtocolError
 from ...protocol.framing import MAX_LINE_FROM_NODE, LineFramer
 from ...protocol.privateplace import UnsafePlace, checkpoint_socket, make_private
 from ...protocol.processes import is_stopped, shares_pids, start_time
+from ...protocol.sockets import peer
 
 __all__ = [
     "ANSWER_GRACE",
@@ -415,15 +415,13 @@ def _connect(place: str) -> tuple[socket.socket, int] | None:
     connection.settimeout(5.0)
     try:
         connection.connect(place)
-        size = struct.calcsize("3i")
-        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        pid, user, _ = peer(connection)
     except (FileNotFoundError, ConnectionError, TimeoutError):
         connection.close()
         return None
     except OSError as error:
         connection.close()
         raise _NoHelper(f"The checkpoint helper cannot be reached: {error}") from error
-    pid, user, _ = struct.unpack("3i", raw)
     why = ""
     if user != os.getuid():
         why = f"belongs to user {user}"

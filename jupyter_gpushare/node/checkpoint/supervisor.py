@@ -11,7 +11,6 @@ import fcntl
 import os
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
@@ -31,6 +30,7 @@ from jupyter_gpushare.protocol.errors import ProtocolError
 from jupyter_gpushare.protocol.framing import LineFramer
 from jupyter_gpushare.protocol.privateplace import UnsafePlace, make_private
 from jupyter_gpushare.protocol.processes import shares_pids
+from jupyter_gpushare.protocol.sockets import peer
 
 from .locks import Heir, Locks, heir_command, left_locked
 from .operations import Operations
@@ -101,7 +101,7 @@ class Supervisor:
     def _attend(self, caller: socket.socket) -> None:
         try:
             with caller:
-                pid, user = peer_of(caller)
+                pid, user, _ = peer(caller)
                 # Another user's process has no business here; nor has one in a container, to
                 # which the pids that it names are other processes.
                 if user != os.getuid() or not shares_pids(pid):
@@ -139,14 +139,6 @@ class Supervisor:
         if request.action is Action.UNLOCK:
             return Outcome(Result.DONE)  # what somebody else locked is not ours to unlock
         return self._operations.carry_out(request)
-
-
-def peer_of(connection: socket.socket) -> tuple[int, int]:
-    """Pid and user id of the process at the other end, as the system tells them."""
-    size = struct.calcsize("3i")
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    pid, user, _ = struct.unpack("3i", raw)
-    return int(pid), int(user)
 
 
 def _one_line(

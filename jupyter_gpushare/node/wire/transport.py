@@ -34,7 +34,6 @@ import os
 import socket
 import ssl
 import stat
-import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
@@ -84,7 +83,6 @@ NAME_LOOK: Final = 2.0
 #: Seconds after which a socket for everybody is touched, as a sign that somebody listens.
 SIGN_OF_LIFE: Final = 60.0
 SO_PEERPIDFD: Final = 77
-_UCRED: Final = struct.Struct("3i")
 
 
 class SocketInUse(Exception):
@@ -649,8 +647,7 @@ def peer_of(sock: socket.socket) -> Peer:
     The pid is 0 for a process that has ended since: a process that waited long to be accepted may
     be gone, and another may have its pid.
     """
-    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    pid, uid, gid = _UCRED.unpack(raw)
+    pid, uid, gid = sockets.peer(sock)
     pidfd: int | None = None
     try:
         pidfd = sock.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
