@@ -506,8 +506,6 @@ class Ledger(Reads):
         self.path = path
         #: A sentence for people when a corrupt file was set aside at open, else ``None``.
         self.notice: str | None = None
-        #: Grows with each append; what was read before is as good as long as it stays.
-        self.appended = 0
         self._history = history
         self._lock = lock
         self._adopt = adopt
@@ -621,7 +619,6 @@ class Ledger(Reads):
                 self._toggles.pop(lease, None)
             else:
                 self._toggles[lease] = latest
-        self.appended += 1
         return seq
 
     def load(self) -> tuple[list[Record], list[Record]]:

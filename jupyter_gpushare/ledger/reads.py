@@ -1,7 +1,7 @@
-"""Reads the ledger for people beside its writer, by turns, and no more often than needed.
+"""Reads the ledger for people beside its writer, by turns.
 
 One thread answers one question of each owner in turn, so an owner with many questions does not
-delay others. The same question, asked meanwhile or a moment later, gets the same answer.
+delay others.
 """
 
 from __future__ import annotations
@@ -11,16 +11,10 @@ import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from ..daemon.fairness import FREE, Charges, RoundRobin
-from ..protocol.framing import Encoded
 from .ledger import Ledger, LedgerReader, Reads
-
-#: Seconds for which an answer is as good as a new one.
-FRESH: Final = 1.0
-#: Bytes of answers that are remembered at most.
-REMEMBERED: Final = 8 * 1024 * 1024
 
 T = TypeVar("T")
 
@@ -30,7 +24,6 @@ class _Asked:
     owner: Hashable
     work: Callable[[Reads], Any]
     answer: asyncio.Future[Any]
-    key: Hashable
 
 
 class LedgerReads:
@@ -41,34 +34,16 @@ class LedgerReads:
     """
 
     def __init__(self, ledger: Ledger, charges: Charges = FREE) -> None:
-        self._ledger = ledger
         self._charges = charges
         self._reader = LedgerReader(ledger)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-reads")
         self._waiting: RoundRobin[_Asked] = RoundRobin()
-        self._answers: dict[Hashable, asyncio.Future[Any]] = {}
-        self._sizes: dict[Hashable, int] = {}  # of the present answers, oldest first
         self._is_reading = False
 
-    @property
-    def remembered(self) -> int:
-        """Bytes of the answers that are kept in case the same question comes again."""
-        return sum(self._sizes.values())
-
-    async def ask(
-        self, owner: Hashable, work: Callable[[Reads], T], key: Hashable | None = None
-    ) -> T:
-        """The result of ``work``. ``key`` names the result if an earlier one may be given again.
-
-        An earlier result is good while nothing new is in the ledger. Raises what ``work`` raises.
-        """
+    async def ask(self, owner: Hashable, work: Callable[[Reads], T]) -> T:
+        """The result of ``work``. Raises what ``work`` raises."""
         loop = asyncio.get_running_loop()
-        named = None if key is None else (owner, key, self._ledger.appended)
-        if named is not None and (known := self._answers.get(named)) is not None:
-            return cast(T, await asyncio.shield(known))
-        asked = _Asked(owner, work, loop.create_future(), named)
-        if named is not None:
-            self._answers[named] = asked.answer
+        asked = _Asked(owner, work, loop.create_future())
         self._waiting.put(owner, asked)
         self._next(loop)
         return cast(T, await asyncio.shield(asked.answer))
@@ -104,26 +79,10 @@ class LedgerReads:
         self._is_reading = False
         self._charges.took(asked.owner, busy)
         if done.cancelled():
-            self._answers.pop(asked.key, None)
             asked.answer.cancel()
         elif (error := done.exception()) is not None:
-            self._answers.pop(asked.key, None)
             asked.answer.set_exception(error)
             asked.answer.exception()  # the caller may be gone
-        else:
-            if not asked.answer.cancelled():
-                asked.answer.set_result(done.result())
-            self._remember(loop, asked.key, done.result())
+        elif not asked.answer.cancelled():
+            asked.answer.set_result(done.result())
         self._next(loop)
-
-    def _remember(self, loop: asyncio.AbstractEventLoop, key: Hashable, answer: Any) -> None:
-        if key is None:
-            return
-        self._sizes[key] = len(answer) if isinstance(answer, Encoded) else 0
-        while self.remembered > REMEMBERED:
-            self._forget(next(iter(self._sizes)))
-        loop.call_later(FRESH, self._forget, key)
-
-    def _forget(self, key: Hashable) -> None:
-        if self._sizes.pop(key, None) is not None:
-            self._answers.pop(key, None)

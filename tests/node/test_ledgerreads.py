@@ -8,14 +8,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
-
 from jupyter_gpushare.daemon.fairness import Purses
-from jupyter_gpushare.ledger import reads as ledgerreads
 from jupyter_gpushare.ledger.ledger import Ledger, Reads
 from jupyter_gpushare.ledger.reads import LedgerReads
 from jupyter_gpushare.node.wire.turnstile import Turnstile
-from jupyter_gpushare.protocol.framing import Encoded
 
 
 def test_a_slow_disk_stops_nobodys_heartbeats(tmp_path: Path) -> None:
@@ -51,47 +47,6 @@ def test_a_reading_that_keeps_the_processor_is_charged(tmp_path: Path) -> None:
         ((owner, seconds),) = told
         assert owner == "alice"
         assert seconds > 0.001
-
-    play(story, tmp_path)
-
-
-def test_the_same_question_a_moment_later_is_one_reading_and_then_nothing_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledgerreads, "FRESH", 0.2)
-
-    async def story(reads: LedgerReads) -> None:
-        asked = 0
-
-        def read(ledger: Reads) -> Encoded:
-            nonlocal asked
-            asked += 1
-            return Encoded(b"x" * 1000)
-
-        for _ in range(3):
-            await reads.ask("alice", read, "q")
-        assert (asked, reads.remembered) == (1, 1000)
-        async with asyncio.timeout(60):
-            while reads.remembered:
-                await asyncio.sleep(0.01)
-        await reads.ask("alice", read, "q")
-        assert asked == 2
-
-    play(story, tmp_path)
-
-
-def test_answers_are_kept_up_to_so_many_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledgerreads, "FRESH", 100.0)
-
-    async def story(reads: LedgerReads) -> None:
-        for number in range(20):
-            await reads.ask("alice", lambda ledger: Encoded(b"x" * 1_000_000), number)
-            assert reads.remembered <= ledgerreads.REMEMBERED
-        huge = Encoded(b"x" * (ledgerreads.REMEMBERED + 1))
-        assert await reads.ask("alice", lambda ledger: huge, "huge") is huge
-        assert reads.remembered <= ledgerreads.REMEMBERED
 
     play(story, tmp_path)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ...daemon.clock import Clock, ahead
@@ -71,7 +71,7 @@ class LedgerCalls:
             ]
             return encoded({"since": since, "until": until}, rows=rows)
 
-        self._spawn(self._from_ledger(guest, call, work, mine))
+        self._spawn(self._from_ledger(guest, call, work))
 
     def daily(self, guest: Guest, call: Call) -> None:
         """The same by day, of one person."""
@@ -109,7 +109,7 @@ class LedgerCalls:
             others = [encoded(of(ledger, name)) for name in servers if name != whose]
             return encoded(own, servers=others)
 
-        self._spawn(self._from_ledger(guest, call, work, whose))
+        self._spawn(self._from_ledger(guest, call, work))
 
     def readings(self, guest: Guest, call: Call) -> None:
         """What was measured on the GPUs lately."""
@@ -128,7 +128,7 @@ class LedgerCalls:
             gpus = [encoded(rows.of(uuid, viewer)) for uuid in uuids]
             return encoded({"step": rows.step, "times": rows.times}, gpus=gpus)
 
-        self._spawn(self._from_ledger(guest, call, work, viewer))
+        self._spawn(self._from_ledger(guest, call, work))
 
     def _measured(self, readings: Readings) -> None:
         if readings.problem is None and not self._keeps:
@@ -154,7 +154,7 @@ class LedgerCalls:
             # A row at a time: a thousand at once would hold up the loop's thread.
             return encoded({}, events=[encoded(entry(record, words)) for record in records])
 
-        self._spawn(self._from_ledger(guest, call, work, mine))
+        self._spawn(self._from_ledger(guest, call, work))
 
     def _visible(self, guest: Guest, asked: str | None) -> str | None:
         """The environment whose records may be read; only an administrator may read everybody's."""
@@ -164,16 +164,11 @@ class LedgerCalls:
         return who.environment
 
     async def _from_ledger(
-        self,
-        guest: Guest,
-        call: Call,
-        work: Callable[[Reads], Encoded],
-        whose: Hashable,
+        self, guest: Guest, call: Call, work: Callable[[Reads], Encoded]
     ) -> None:
-        who = guest.who.environment
         try:
-            key = (call.method, call.params, whose)
-            guest.conn.reply(call.id, await self._manager.reads.ask(who, work, key))
+            answer = await self._manager.reads.ask(guest.who.environment, work)
+            guest.conn.reply(call.id, answer)
         except LedgerError as error:
             fail(guest.conn, call.id, Reason.UNAVAILABLE, str(error))
 
