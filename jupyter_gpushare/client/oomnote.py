@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,30 +60,21 @@ class GpuFacts:
     others: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """The facts when the memory has run out. Without ``gpus`` there is no lease.
-
-    ``comes_back``: what only the error keeps comes back by itself.
-    """
-
-    framework: str
-    gpus: tuple[GpuFacts, ...] = ()
-    comes_back: bool = False
-
-
 # -- the sentence ------------------------------------------------------------------------------
 
 
-def words(facts: Facts) -> str:
-    """The note, for a person."""
-    if not facts.gpus:
+def words(framework: str, gpus: Sequence[GpuFacts], *, comes_back: bool) -> str:
+    """The note, for a person. Without ``gpus`` there is no lease.
+
+    ``comes_back``: what only the error keeps comes back by itself.
+    """
+    if not gpus:
         return (
             f"{_START}this process has no GPU lease, so no memory is reserved for it. Save your "
             "work; `%gpushare status` says why, `%gpushare request` asks for a lease."
         )
-    sentences = [_one(facts.framework, gpu) for gpu in facts.gpus]
-    return _START + " ".join((*sentences, *_advice(facts)))
+    sentences = [_one(framework, gpu) for gpu in gpus]
+    return _START + " ".join((*sentences, *_advice(framework, gpus, comes_back)))
 
 
 def _one(framework: str, gpu: GpuFacts) -> str:
@@ -111,23 +102,23 @@ def _one(framework: str, gpu: GpuFacts) -> str:
     return text
 
 
-def _advice(facts: Facts) -> Iterator[str]:
-    also = "" if facts.comes_back else "; the last error also keeps its variables alive"
+def _advice(framework: str, gpus: Sequence[GpuFacts], comes_back: bool) -> Iterator[str]:
+    also = "" if comes_back else "; the last error also keeps its variables alive"
     yield (
         f"What to do: delete what you no longer need (`del`{also}), or compute in smaller pieces."
     )
-    if facts.comes_back:
+    if comes_back:
         yield (
             "What only this error keeps comes back when the next cell begins; until then `%debug` "
             "shows it."
         )
-    if facts.framework == "PyTorch" and any(
-        gpu.cache is not None and gpu.cache > _MUCH * gpu.allowed for gpu in facts.gpus
+    if framework == "PyTorch" and any(
+        gpu.cache is not None and gpu.cache > _MUCH * gpu.allowed for gpu in gpus
     ):
         yield "`torch.cuda.empty_cache()` empties the cache, which helps if it is fragmented."
-    if any(gpu.own for gpu in facts.gpus):
+    if any(gpu.own for gpu in gpus):
         yield "Your tasks there share what the lease allows: end those that you do not need."
-    if any(gpu.allowed < gpu.capacity for gpu in facts.gpus):
+    if any(gpu.allowed < gpu.capacity for gpu in gpus):
         yield (
             "For more memory, restart the kernel and begin with `%gpushare request --memory` "
             "and a larger size; `%gpushare quota` says how much you may have."
@@ -175,16 +166,19 @@ def annotate(error: BaseException | None, broker: Broker) -> None:
         culprit, framework = found
         if any(note.startswith(_START) for note in getattr(culprit, "__notes__", ())):
             return
-        culprit.add_note(words(gather(broker, framework, str(culprit))))
+        after_error = broker.preferences.settings.after_error
+        comes_back = running_shell() is not None and after_error is AfterError.NEXT_CELL
+        gpus = gather(broker, framework, str(culprit))
+        culprit.add_note(words(framework, gpus, comes_back=comes_back))
     except Exception:  # noqa: BLE001 - the framework's own error must be shown in any case
         return
 
 
-def gather(broker: Broker, framework: str, message: str) -> Facts:
-    """The facts, as far as they can be had."""
+def gather(broker: Broker, framework: str, message: str) -> Sequence[GpuFacts]:
+    """The facts, as far as they can be had; none without a lease."""
     grant = broker.grant
     if grant is None:
-        return Facts(framework)
+        return ()
     try:
         status: Mapping[str, Any] = broker.status()
     except GpuShareError:
@@ -193,14 +187,7 @@ def gather(broker: Broker, framework: str, message: str) -> Facts:
     named = _GPU.search(message)  # torch says which, by the number under which it sees it
     if named is not None and int(named[1]) in numbered:
         numbered = {int(named[1]): numbered[int(named[1])]}
-    return Facts(
-        framework,
-        tuple(
-            _facts(framework, number, gpu, grant.lease, status) for number, gpu in numbered.items()
-        ),
-        running_shell() is not None
-        and broker.preferences.settings.after_error is AfterError.NEXT_CELL,
-    )
+    return [_facts(framework, number, gpu, grant.lease, status) for number, gpu in numbered.items()]
 
 
 def _facts(

@@ -160,13 +160,6 @@ def test_request_and_release(world: World, node: RunningNode) -> None:
     assert broker.release() is None
 
 
-def test_asking_the_same_again_changes_nothing(world: World, node: RunningNode) -> None:
-    broker = world.broker()
-    first = broker.request(Ask(1, 4 * GIB))
-    assert broker.request(Ask(1, 4 * GIB)) is first
-    assert len(held(node)) == 1
-
-
 def test_the_parts_of_its_memory_are_named_and_reserved_as_a_sum(
     world: World, node: RunningNode
 ) -> None:
@@ -183,14 +176,6 @@ def test_the_parts_of_its_memory_are_named_and_reserved_as_a_sum(
     assert second.lease != first.lease
     with pytest.raises(ValueError, match="both the persistent and the temporary"):
         make_ask(persistent="1GiB")
-
-
-def test_asking_for_more_ends_the_first_lease(world: World, node: RunningNode) -> None:
-    broker = world.broker()
-    first = broker.request(Ask(1))
-    second = broker.request(Ask(2))
-    assert first.lease != second.lease
-    until(lambda: [lease["id"] for lease in held(node)] == [second.lease], "the first has ended")
 
 
 def test_all_of_the_quota_is_still_that_after_it_was_parked(

@@ -147,6 +147,9 @@ def test_a_loop_that_listens_is_a_server_and_no_other() -> None:
         [sys.executable, program(SERVES)], capture_output=True, text=True, check=True
     )
     assert json.loads(done.stdout) == ["PROGRAM", "PROGRAM", "EVENT_LOOP", "SERVER", "PROGRAM"]
+    looks = "from jupyter_gpushare.client.session import caller; print(caller.this_caller().name)"
+    done = subprocess.run([sys.executable, "-c", looks], capture_output=True, text=True, check=True)
+    assert done.stdout == "LOOKER\n"
 
 
 # -- the table -----------------------------------------------------------------------------
@@ -349,69 +352,6 @@ def queue(node: RunningNode) -> list[Any]:
     with node.client("theirs") as client:
         waiting: list[Any] = client.call(Method.STATUS)["queue"]
     return waiting
-
-
-#: Processes that import a framework though nobody asked for a GPU, in a folder of `package`.
-NOBODYS_WISH = {
-    "command": ("-c", "import caffe"),
-    "help": ("train.py", "--help"),
-    "build": (
-        *("-m", "pip", "wheel", "-q", ".", "--use-pep517"),
-        *("--no-build-isolation", "--no-deps", "--no-index"),
-    ),
-    "collection": ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", "test_it.py"),
-    "looker": ("collect_env.py",),
-}
-
-
-@pytest.fixture
-def package(tmp_path: Path) -> Path:
-    """A project whose every file imports a framework."""
-    folder = tmp_path / "package"
-    folder.mkdir()
-    (folder / "caffe.py").touch()
-    (folder / "train.py").write_text(
-        "import argparse, caffe\nargparse.ArgumentParser().parse_args()"
-    )
-    (folder / "setup.py").write_text(
-        "import caffe, setuptools\nsetuptools.setup(name='it', py_modules=['train'])"
-    )
-    (folder / "test_it.py").write_text("import caffe\ndef test_it():\n    pass")
-    (folder / "collect_env.py").write_text("import caffe")
-    return folder
-
-
-def test_nobody_waits_who_asked_for_no_gpu(
-    full: tuple[RunningNode, Callable[[], object]], package: Path
-) -> None:
-    """All of them end, and one line says how to get a GPU; a program waits in the queue."""
-    node, give_back = full
-    environ = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
-        "JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket),
-        "JUPYTER_GPUSHARE_TOKEN": "mine",
-        "PYTHONPATH": os.fspath(package),
-    }
-
-    def start(*words: str) -> subprocess.Popen[str]:
-        out = subprocess.PIPE
-        command = [sys.executable, *words]
-        return subprocess.Popen(
-            command, cwd=package, env=environ, stdout=out, stderr=out, text=True
-        )
-
-    for what, words in NOBODYS_WISH.items():
-        out, err = start(*words).communicate(timeout=60)
-        if what not in ("build", "collection"):  # whose callers keep to themselves what they say
-            assert "`import caffe` asked for no GPU" in err, (what, out, err)
-        assert queue(node) == []
-    assert [*package.glob("*.whl")], "it was built"
-
-    (package / "train.py").write_text(f"import caffe; {LEASE}")
-    program = start("train.py")
-    until(lambda: queue(node), "a program waits")
-    give_back()
-    assert program.communicate(timeout=60)[0] not in ("", "None\n")
 
 
 def test_who_only_looks_in_a_kernel_waits_for_nothing(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +12,9 @@ from hypothesis import strategies as st
 from IPython.core.error import InputRejected
 from IPython.core.events import EventManager, available_events
 from IPython.core.interactiveshell import InteractiveShell
-from support.kernel import Kernel
-from support.node import NodeClient, RunningNode, until
 
 from jupyter_gpushare.client.cell import kernel as hooks
 from jupyter_gpushare.client.cell.kernel import CellWatch
-from jupyter_gpushare.protocol.messages import Method
 
 
 class Shell:
@@ -232,56 +227,3 @@ def test_installing_twice_counts_once_and_uninstalling_stops() -> None:
     shell.events.trigger("pre_run_cell", None)
     assert first.running == 1
     assert not any(shell.events.callbacks.values())
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    with RunningNode(tmp_path_factory.mktemp("node")) as running:
-        yield running
-
-
-@pytest.fixture
-def kernel(node: RunningNode, tmp_path: Path) -> Iterator[Kernel]:
-    with Kernel(tmp_path, node.socket) as running:
-        yield running
-
-
-@pytest.fixture
-def client(node: RunningNode) -> Iterator[NodeClient]:
-    with node.client() as connected:
-        yield connected
-
-
-def activity(client: NodeClient, kernel: Kernel) -> str | None:
-    """What the node manager knows of the kernel's lease: busy, idle, or nothing."""
-    status: dict[str, Any] = client.call(Method.STATUS)
-    mine = [one for one in status["leases"] if one["pid"] == kernel.pid]
-    return next((one["activity"] for one in mine if one["phase"] == "held"), None)
-
-
-BLOCK = """
-import os, time
-print("begun", flush=True)
-while not os.path.exists({path!r}):
-    time.sleep(0.01)
-"""
-
-
-def test_busy_while_a_cell_runs_and_idle_after(
-    kernel: Kernel, client: NodeClient, tmp_path: Path
-) -> None:
-    assert activity(client, kernel) is None
-    kernel.ok("%gpushare request")
-    until(lambda: activity(client, kernel) == "idle", "idle after the cell that asked")
-
-    go = tmp_path / "go"
-    cell = kernel.start(BLOCK.format(path=str(go)))
-    until(lambda: activity(client, kernel) == "busy", "busy while a cell runs")
-    go.touch()
-    kernel.finish(cell)
-    until(lambda: activity(client, kernel) == "idle", "idle again")
-
-    kernel.run("1 / 0")
-    kernel.run("def f(:")
-    kernel.run("import asyncio\nawait asyncio.sleep(0)")
-    until(lambda: activity(client, kernel) == "idle", "idle after errors and async cells")

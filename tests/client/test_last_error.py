@@ -21,7 +21,6 @@ from support.node import RunningNode
 from jupyter_gpushare.client.adapters.holdings import TorchHoldings
 from jupyter_gpushare.client.memory.holders import held_by_name
 from jupyter_gpushare.client.memory.lasterror import (
-    Found,
     LastError,
     clear,
     forget,
@@ -249,12 +248,12 @@ def test_the_namespace_and_the_shell_are_no_way_to_everything(holdings: Everythi
 
 def test_the_sentence() -> None:
     names = {"model": 6 * GIB, "Out[5]": 3 * GIB}
-    assert words(Found(12 * GIB, 10 * GIB, names)) == (
+    assert words(12 * GIB, 10 * GIB, names, ()) == (
         "12 GiB of GPU memory came back that only the last error kept. Still in use: `model` "
         "6 GiB, `Out[5]` 3 GiB, 1 GiB that none of your largest variables has."
     )
-    assert words(Found(0, 10 * GIB, names, ["err"])).startswith("`err` keeps the last error")
-    assert words(Found(0, 0)) == "The last error alone kept no GPU memory."
+    assert words(0, 10 * GIB, names, ["err"]).startswith("`err` keeps the last error")
+    assert words(0, 0, {}, ()) == "The last error alone kept no GPU memory."
 
 
 @pytest.mark.parametrize(
@@ -397,13 +396,3 @@ def test_a_notebook_goes_on_after_an_out_of_memory_error(kernel: Kernel) -> None
     assert "Still in use: `model` 4 MiB." in told.plain()
     assert kernel.ok("print(who())").plain() == "", "it is said once"
     assert kernel.run("%tb").stream("stderr") == "No traceback available to show.\n"
-
-
-def test_at_once_and_never(kernel: Kernel) -> None:
-    kernel.ok("%config GpuShare.after_error = 'at-once'")
-    shown = kernel.run(OOM)
-    assert "32 MiB of GPU memory came back" in shown.plain()
-    assert "comes back when" not in str(shown.error())
-    kernel.ok("%config GpuShare.after_error = 'keep'")
-    kernel.run(OOM).error()
-    assert kernel.ok("print(who())").stream() == "['activations', 'batch']\n"

@@ -16,7 +16,7 @@ from support.node import RunningNode
 
 from jupyter_gpushare.client import oomnote
 from jupyter_gpushare.client.errors import NodeUnavailable
-from jupyter_gpushare.client.oomnote import Facts, GpuFacts, annotate, find, gather, words
+from jupyter_gpushare.client.oomnote import GpuFacts, annotate, find, gather, words
 from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 from jupyter_gpushare.client.words.settings import Settings
@@ -34,7 +34,7 @@ def no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_shared_gpu() -> None:
     gpu = GpuFacts(2, 8 * GIB, 80 * GIB, 7 * GIB, GIB, 4 * GIB, ("train.ipynb",), 2)
-    assert words(Facts("PyTorch", (gpu,))) == (
+    assert words("PyTorch", (gpu,), comes_back=False) == (
         "jupyter_gpushare: This task's lease allows 8 GiB of GPU 2's 80 GiB. PyTorch's data takes "
         "7 GiB there, and 1 GiB are cache. The GPU is shared with your own train.ipynb and 2 tasks "
         "of other people. 4 GiB of it are not given to anybody. What to do: delete what you no "
@@ -47,7 +47,7 @@ def test_a_shared_gpu() -> None:
 
 
 def test_a_gpu_of_ones_own() -> None:
-    said = words(Facts("JAX", (GpuFacts(0, 24 * GIB, 24 * GIB, others=0),)))
+    said = words("JAX", (GpuFacts(0, 24 * GIB, 24 * GIB, others=0),), comes_back=False)
     assert "allows the whole GPU 0 (24 GiB). Nobody else has a lease on this GPU." in said
     assert "--memory" not in said
     assert "empty_cache" not in said
@@ -179,10 +179,10 @@ def asked(*arguments: Any) -> tuple[Asked, Broker]:
 
 def test_only_the_gpu_that_the_error_names() -> None:
     _, broker = asked()
-    (gpu,) = gather(broker, "PyTorch", "GPU 1 has a total capacity of 23.6 GiB").gpus
+    (gpu,) = gather(broker, "PyTorch", "GPU 1 has a total capacity of 23.6 GiB")
     assert gpu == GpuFacts(5, 8 * GIB, 24 * GIB, None, None, 4, ("my other",), 1)
-    assert len(gather(broker, "PyTorch", "Out of memory").gpus) == 2
-    assert len(gather(broker, "PyTorch", "GPU 7 has").gpus) == 2
+    assert len(gather(broker, "PyTorch", "Out of memory")) == 2
+    assert len(gather(broker, "PyTorch", "GPU 7 has")) == 2
 
 
 def test_what_torch_uses_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,7 @@ def test_what_torch_uses_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     stats["reserved_bytes"] = {"all": {"current": 20}}  # type: ignore[dict-item]
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device: stats)
     _, broker = asked()
-    (gpu,) = gather(broker, "PyTorch", "GPU 0").gpus
+    (gpu,) = gather(broker, "PyTorch", "GPU 0")
     assert (gpu.used, gpu.cache) == (7, 13)
 
 

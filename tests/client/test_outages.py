@@ -53,19 +53,3 @@ def test_what_asks_meanwhile_waits_and_says_so(node: LiveNode, park: str) -> Non
         assert running.finish(cell).stream() == "GPU-\n", cell
         (lease,) = node.json("leases")["leases"]
         assert [lease["id"]] == [one["id"] for one in before] or not park
-
-
-def test_it_can_be_interrupted_and_the_parked_lease_stays(node: LiveNode) -> None:
-    with kernel(node, 60) as running:
-        running.ok("%gpushare request\n%gpushare park")
-        (before,) = node.json("leases")["leases"]
-        node.kill9()
-        cell = running.start(GPUS)
-        until_shown(running, cell, "Interrupt the kernel")
-        running.interrupt()
-        assert "GPU-" not in running.finish(cell).stream()
-        assert "without a GPU" in cell.stream("stderr")
-        node.start()
-        assert running.ok(GPUS).stream() == "GPU-\n"
-        (after,) = node.json("leases")["leases"]
-        assert after["id"] == before["id"]

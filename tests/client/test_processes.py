@@ -232,27 +232,6 @@ tell(**facts, refused=refused, heavy=sorted(heavy & (set(sys.modules) - before))
 # -- waiting -----------------------------------------------------------------------------
 
 
-def test_wait_timeout_falls_back(full: Full) -> None:
-    code = "import torch\ntell(visible=visible())"
-    more = {**full.me, "JUPYTER_GPUSHARE_WAIT_TIMEOUT": "0.5s"}
-    (told,), said = run(code, full.node.socket, **more)
-    assert told["visible"] == ""
-    assert "0.5 s (wait_timeout)" in said
-    assert not full.status()["queue"]
-
-
-def test_the_place_in_the_queue_survives_kill_9(full: Full) -> None:
-    code = "import torch\ntell(visible=visible())"
-    with Running(code, full.node.socket, **full.me) as task:
-        full.someone_waits()
-        full.node.restart()
-        assert [waiting["environment"] for waiting in full.status()["queue"]] == ["me"]
-        with full.node.client("theirs") as again:
-            again.call(Method.RELEASE, lease=full.grant["lease"])
-        assert task.hear()["visible"] in [gpu["uuid"] for gpu in full.grant["gpus"]]
-        assert task.end()[0] == 0
-
-
 def test_a_stopped_node_manager_does_not_hold_up_an_interrupt(full: Full) -> None:
     code = "try:\n    import torch\nexcept KeyboardInterrupt:\n    tell(interrupted=True)"
     with Running(code, full.node.socket, **full.me) as task:
@@ -273,19 +252,6 @@ CHILD = """
 import os, caffe
 print(os.environ['JUPYTER_GPUSHARE_LEASE'], os.environ['CUDA_VISIBLE_DEVICES'])
 """
-
-
-def test_subprocesses_join(node: RunningNode) -> None:
-    code = f"""
-import subprocess
-import torch
-child = [sys.executable, "-c", {CHILD.replace("caffe", "torch")!r}]
-out = subprocess.run(child, capture_output=True, text=True, check=True).stdout.split()
-tell(mine=[lease(), visible()], childs=out)
-"""
-    (told,), said = run(code, node.socket)
-    assert told["mine"] == told["childs"]
-    assert said == ""
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

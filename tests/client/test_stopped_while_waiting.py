@@ -32,7 +32,6 @@ class Program:
 
     def __init__(self, node: ScriptedNode) -> None:
         self.saves = 0
-        self.fails = 0
         environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
         self.broker = Broker(
             environ, make_display=partial(TerminalDisplay, None), say=lambda _text: None
@@ -40,9 +39,6 @@ class Program:
         self.broker.stops_by(self.save)
 
     def save(self) -> None:
-        if self.fails:
-            self.fails -= 1
-            raise OSError("no")
         self.saves += 1
 
 
@@ -57,69 +53,26 @@ def program(script: Callable[[Visitor], None]) -> Iterator[tuple[ScriptedNode, P
             made.broker.close()
 
 
-def welcomes(visitor: Visitor) -> None:
-    visitor.welcome()
-    request = visitor.expect(Method.REQUEST)
-    assert request.params.stops is True
-    visitor.grant(request)
-    visitor.answer(visitor.expect(Method.STATUS), {})
-    visitor.notify(Notice.RECALL, TURN)
-
-
-def asks_then_stops(visitor: Visitor, seconds: float = 60.0) -> None:
-    welcomes(visitor)
-    visitor.answer(visitor.expect(Method.TURN_ASK), {"state": "held"})
-    visitor.notify(Notice.RECALL, {**STOP, "seconds": seconds})
-
-
-def waits(alice: Program) -> None:
-    alice.broker.request(Ask())
-    alice.broker.call(Method.STATUS)
-    until(lambda: alice.broker.turns.is_closed, "it is asked for its turn")
-
-
 def test_it_stops_where_it_waits_for_its_turn() -> None:
     def script(visitor: Visitor) -> None:
-        asks_then_stops(visitor)
+        visitor.welcome()
+        request = visitor.expect(Method.REQUEST)
+        assert request.params.stops is True
+        visitor.grant(request)
+        visitor.answer(visitor.expect(Method.STATUS), {})
+        visitor.notify(Notice.RECALL, TURN)
+        visitor.answer(visitor.expect(Method.TURN_ASK), {"state": "held"})
+        visitor.notify(Notice.RECALL, {**STOP, "seconds": 60.0})
         visitor.live()
 
     with program(script) as (node, alice):
-        waits(alice)
+        alice.broker.request(Ask())
+        alice.broker.call(Method.STATUS)
+        until(lambda: alice.broker.turns.is_closed, "it is asked for its turn")
         with pytest.raises(Preempted):
             alice.broker.turns.checkpoint(Place.NAMED)
         assert alice.saves == 1
         node.wait_for(Method.TURN_DONE)  # nobody waits until it has gone
-
-
-def test_if_its_state_cannot_be_saved_it_waits_on() -> None:
-    def script(visitor: Visitor) -> None:
-        asks_then_stops(visitor)
-        kept = visitor.expect(Method.KEPT)
-        assert "could not be saved" in kept.params.reason
-        visitor.answer(kept, {"state": "held"})
-        visitor.notify(Notice.TURN, {"lease": LEASE, "gpus": [], "quantum": 30.0})
-        visitor.live()
-
-    with program(script) as (node, alice):
-        waits(alice)
-        alice.fails = 1
-        alice.broker.turns.checkpoint(Place.NAMED)
-        assert alice.saves == 0
-        assert node.calls(Method.KEPT), "it went on in its turn, not before"
-
-
-def test_at_a_steps_end_it_goes_on_to_the_gate_that_it_names() -> None:
-    def script(visitor: Visitor) -> None:
-        asks_then_stops(visitor)
-        visitor.live()
-
-    with program(script) as (_node, alice):
-        alice.broker.stopping.gate()
-        waits(alice)
-        alice.broker.turns.gate()
-        assert alice.saves == 0
-        with pytest.raises(Preempted):
-            alice.broker.stopping.gate()
 
 
 def test_sigterm_in_the_queue_saves_and_leaves_it() -> None:

@@ -331,19 +331,6 @@ def test_it_watches_again_after_a_release_and_never_twice(torch: Any, cuda: Cuda
     assert client.asked == 3
 
 
-def test_refused_then_granted(torch: Any, cuda: Cuda) -> None:
-    client = Client(None, grant(8 * GIB))
-    client.watch(torch)
-    with pytest.raises(RuntimeError, match="No CUDA GPUs are available"):
-        torch.cuda.init()
-    assert not torch.cuda.is_available()
-    assert torch.cuda.device_count() == 0
-    assert cuda.calls == []  # the driver was never asked, so there may be GPUs later
-    torch.cuda.init()
-    assert torch.cuda.is_available()
-    assert torch.cuda.device_count() == 1
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), LookupError("over quota")])
 def test_what_acquire_raises_reaches_the_user(torch: Any, cuda: Cuda, error: BaseException) -> None:
     client = Client(error, grant(8 * GIB))

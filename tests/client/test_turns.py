@@ -402,6 +402,13 @@ def test_about_how_long_is_said_with_a_pause_and_nothing_where_nobody_can_tell(
         assert waits(answer) == f"{where} (Ctrl-C stops)."
 
 
+def test_who_is_to_stop_at_a_later_gate_goes_on_to_it_and_gives_the_place_up(scene: Scene) -> None:
+    scene.turns._stopping.while_waiting = lambda _place, _fits: True  # type: ignore[method-assign]
+    scene.recalled()
+    scene.turns.gate()
+    assert scene.wire.told == [(Method.TURN_DONE, {"lease": "L", "number": 0})]
+
+
 def test_leaving_the_wait_gives_the_place_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.recalled()
 

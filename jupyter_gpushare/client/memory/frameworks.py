@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ..adapters import registry
+from ..adapters.parkers.base import meter_of, parker_of
 from ..words.grant import Grant
 
 if TYPE_CHECKING:
@@ -167,8 +168,6 @@ class Frameworks:
 
     def last_step(self) -> float | None:
         """Seconds since a training step ended in this process; ``None``: none was seen."""
-        from ..adapters.parkers.base import meter_of
-
         ends = [
             stepped_at
             for adapter, _ in tuple(self._known.values())
@@ -179,14 +178,11 @@ class Frameworks:
 
     def records_graphs(self) -> bool:
         """Whether CUDA graphs have memory here: one may be in the making, in whatever thread."""
-        from ..adapters.parkers.base import meter_of
-
         meters = [meter_of(adapter) for _module, adapter, _loaded in self.loaded()]
         return any(meter is not None and meter.has_graphs() for meter in meters)
 
     def on_gpus(self) -> Sequence[Framework]:
         """Those that have started CUDA here, or do not say."""
-        from ..adapters.parkers.base import parker_of
         from .ladder import Framework
 
         self.look_around()

@@ -24,10 +24,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ..adapters import registry
+from ..adapters.parkers.base import meter_of, parker_of
 from ..session.activity import Activity
 from ..session.lease import OwnLease, OwnState
 from ..session.progress import Progress, Source
 from .frameworks import Frameworks
+from .ranks import RankGate
 from .stopping import Place, Stopping
 from .turns import Turns
 
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from ..adapters.batches import BatchGate
     from ..adapters.parkers.forwards import ForwardGate
     from ..adapters.parkers.steps import MemoryUse, StepMeter
-    from .ranks import RankGate
 
 
 class Gates:
@@ -68,8 +69,6 @@ class Gates:
 
     def drop_caches(self) -> None:
         """At a gate: wait for the GPUs' queued work, and empty caches where that is possible."""
-        from ..adapters.parkers.base import parker_of
-
         for module, adapter, loaded in self._frameworks.loaded():
             try:
                 if (parker := parker_of(adapter, loaded)) is not None:
@@ -81,8 +80,6 @@ class Gates:
 
     def trim(self) -> None:
         """Empty more, while no code runs."""
-        from ..adapters.parkers.base import parker_of
-
         if self._framework is not None:
             parker = parker_of(*self._framework)
             if parker is not None:
@@ -126,7 +123,6 @@ class Gates:
         Call it again when another framework, or a lease, is here.
         """
         from ..adapters.batches import BatchGate
-        from ..adapters.parkers.base import meter_of
         from ..adapters.trainers import are_followed
 
         is_joined = self._own.state is OwnState.JOINED
@@ -167,8 +163,6 @@ class Gates:
     def _rank_gate(
         self, turns: Turns, meter: StepMeter, torch: ModuleType, alone: Callable[[], object]
     ) -> RankGate:
-        from .ranks import RankGate
-
         return RankGate(
             torch,
             turns,
@@ -186,8 +180,6 @@ class Gates:
 
     def _uses_gpus(self) -> bool:
         """Whether a framework has something on a GPU here, or one of them does not say."""
-        from ..adapters.parkers.base import meter_of
-
         for _module, adapter, loaded in self._frameworks.loaded():
             meter = meter_of(adapter)
             if adapter.cuda_started(loaded) is not False or (meter and meter.uses_gpu()):

@@ -13,7 +13,6 @@ import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_OPTIMIZED
 from itertools import islice
 from types import (
@@ -42,16 +41,6 @@ _LOOKS: Final = ("%debug", "debug", "%tb", "tb", "%pdb", "%xmode")
 #: Where Python keeps the last error that nobody handled.
 _LAST: Final = ("last_type", "last_value", "last_traceback", "last_exc")
 _DEBUGGERS: Final = ("pdb.pm(", "pdb.post_mortem(")
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What came of it (bytes). ``names`` keep so much each, ``keepers`` the error itself."""
-
-    freed: int
-    used: int
-    names: Mapping[str, int] = field(default_factory=dict)
-    keepers: Sequence[str] = ()
 
 
 class LastError:
@@ -98,7 +87,7 @@ class LastError:
             return
         strangers = (shell, shell.user_ns, sys.modules)
         names = held_by_name(_names(shell), holdings, strangers) if self._is_tight else {}
-        self._tell(words(Found(freed, used, names, keepers)))
+        self._tell(words(freed, used, names, keepers))
 
 
 def _used(holdings: Sequence[Holdings]) -> int:
@@ -108,18 +97,21 @@ def _used(holdings: Sequence[Holdings]) -> int:
     return 0
 
 
-def words(found: Found) -> str:
-    """What came back, and what keeps the rest, for a person."""
+def words(freed: int, used: int, names: Mapping[str, int], keepers: Sequence[str]) -> str:
+    """What came back, and what keeps the rest, for a person (bytes).
+
+    ``names`` keep so much each, ``keepers`` the error itself.
+    """
     text = "The last error alone kept no GPU memory."
-    if found.keepers:
-        text = f"`{found.keepers[0]}` keeps the last error, and so what its functions had."
-    elif found.freed >= LEAST_MEMORY:
-        text = f"{format_size(found.freed)} of GPU memory came back that only the last error kept."
-    if found.used < LEAST_MEMORY:
+    if keepers:
+        text = f"`{keepers[0]}` keeps the last error, and so what its functions had."
+    elif freed >= LEAST_MEMORY:
+        text = f"{format_size(freed)} of GPU memory came back that only the last error kept."
+    if used < LEAST_MEMORY:
         return text
-    told = dict(islice(found.names.items(), _NAMES))
+    told = dict(islice(names.items(), _NAMES))
     parts = [f"`{name}` {format_size(size)}" for name, size in told.items()]
-    others = found.used - sum(told.values())
+    others = used - sum(told.values())
     if others >= LEAST_MEMORY:
         parts.append(f"{format_size(others)} that none of your largest variables has")
     return f"{text} Still in use: {', '.join(parts)}."

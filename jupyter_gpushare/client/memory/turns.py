@@ -557,54 +557,42 @@ class _Shown:
         """
         if seconds < 1.0:
             return
-        publisher = display.notebook_publisher()
-        if publisher is not None:
-            text = (
-                f"Paused while another task computes on {where}; {format_duration(seconds)} so far"
-            )
-            if left and not is_silent:
-                text += f", about {format_about(left)} more"
-            if is_silent:
-                text += ". The GPU node manager does not answer"
-            self._publish(publisher, f"{text}. Interrupt the kernel (■) to stop.")
-            return
+        more = ". The GPU node manager does not answer" if is_silent else ""
+        if left and not is_silent:
+            more = f", about {format_about(left)} more"
+        paused, so_far = f"Paused while another task computes on {where}", format_duration(seconds)
         now = time.monotonic()
+        if self._publish(f"{paused}; {so_far} so far{more}. Interrupt the kernel (■) to stop."):
+            return
         if self._said_at is None or now >= self._said_at + 60.0:
             self._said_at = now
-            why = ". The GPU node manager does not answer" if is_silent else ""
-            if left and not is_silent:
-                why = f", about {format_about(left)} more"
-            self._say(f"Paused while another task computes on {where}{why} (Ctrl-C stops).")
+            self._say(f"{paused}{more} (Ctrl-C stops).")
 
     def waited(self, seconds: float) -> None:
         """A wait is over."""
         self._times += 1
         self._seconds += seconds
         if self._is_there:
-            publisher = display.notebook_publisher()
-            if publisher is not None:
-                self._publish(publisher, "It goes on: it is this task's turn.")
+            self._publish("It goes on: it is this task's turn.")
 
     def done(self) -> None:
         """The cell is over."""
-        is_worth_it = self._is_there or self._seconds >= 1.0
-        publisher = display.notebook_publisher() if is_worth_it else None
-        if publisher is not None:
+        if self._is_there or self._seconds >= 1.0:
             times = "once" if self._times == 1 else f"{self._times} times"
             total = format_duration(self._seconds)
-            text = f"Paused {times} while others computed, {total} in all."
-            self._publish(publisher, text, waits=False)
+            self._publish(f"Paused {times} while others computed, {total} in all.", waits=False)
         self._is_there, self._times, self._seconds = False, 0, 0.0
 
-    def _publish(self, publisher: Any, text: str, *, waits: bool = True) -> None:
-        if text == self._now:
-            return
-        self._now = text
-        update, self._is_there = self._is_there, True
-        from ..words.render import notice_html
+    def _publish(self, text: str, *, waits: bool = True) -> bool:
+        """Whether there is a notebook that shows it."""
+        publisher = display.notebook_publisher()
+        if publisher is not None and text != self._now:
+            from ..words.render import notice_html
 
-        html = notice_html(text, good=True)
-        display.publish(publisher, text, html, self._id, update=update, waits=waits)
+            update, self._is_there, self._now = self._is_there, True, text
+            html = notice_html(text, good=True)
+            display.publish(publisher, text, html, self._id, update=update, waits=waits)
+        return publisher is not None
 
 
 def _names(grant: Grant) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,30 +59,10 @@ def test_rounding_is_allowed_where_only_blocks_are_counted() -> None:
     assert unexplained(one) == 0
 
 
-@pytest.mark.parametrize(
-    ("found", "words"),
-    [
-        ({"not_resizable": 2}, "is not PyTorch's to free"),
-        ({"aliased": 1}, "belong to several storages"),
-        ({"shared": 1}, "shared with other processes"),
-        ({"graphs": 1}, "a graph replays addresses"),
-        ({"own_streams": 2}, "2 streams of your own"),
-        ({"process_group": "nccl"}, "torch.distributed runs here (nccl)"),
-        ({"others": ("CuPy", "JAX", "Numba")}, "CuPy, JAX and Numba may use the GPU"),
-        ({"allocator": "pluggable"}, "the allocator 'pluggable'"),
-        ({"unreadable": ("BatchedTensor",)}, "BatchedTensor"),
-        ({"in_step": True}, "an optimizer step is running"),
-        ({"devices": (device([1], hidden=1),)}, "not Python"),
-    ],
-)
-def test_each_alone_refuses(found: dict[str, Any], words: str) -> None:
-    (refusal,) = obstacles(replace(CLEAN, **found))
-    assert words in refusal
-
-
 def test_all_together_in_words() -> None:
-    survey = replace(CLEAN, graphs=1, others=("CuPy", "JAX"), not_resizable=1)
+    survey = replace(CLEAN, graphs=1, others=("CuPy", "JAX"), not_resizable=1, in_step=True)
     said = "; ".join(obstacles(survey))
+    assert said.startswith("an optimizer step is running; ")
     assert "1 CUDA graph or memory pool" in said
     assert "CuPy and JAX may use" in said
     assert "memory of 1 tensor is not" in said
