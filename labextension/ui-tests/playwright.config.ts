@@ -24,6 +24,7 @@ export default defineConfig({
       args: [
         '--no-sandbox',
         '--disable-dev-shm-usage',
+        '--disable-gpu',
         '--disable-background-networking'
       ]
     },

@@ -16,11 +16,14 @@ from typing import Any
 import argcomplete
 import pytest
 from support.livenode import CLI, LiveNode, in_process, until
+from support.scripted_node import ScriptedNode, Visitor
 
 from jupyter_gpushare import __version__
 from jupyter_gpushare.cli.app import GpuShareApp, find, tree
 from jupyter_gpushare.cli.release import whole_name
+from jupyter_gpushare.console.node import Node
 from jupyter_gpushare.console.verb import Refused
+from jupyter_gpushare.protocol.messages import Method, Notice
 
 GIB = 2**30
 VERBS = [
@@ -338,3 +341,15 @@ def test_quotas_are_set_listed_and_unset(node: LiveNode) -> None:
     assert node.json("quota", "set", "alice", "--memory=0.5")["memory"] == smallest // 2
     assert node.cli("quota", "unset", "alice").returncode == 0
     assert line() == ""
+
+
+def test_a_notice_before_the_answer_is_no_answer() -> None:
+    def script(visitor: Visitor) -> None:
+        visitor.welcome()
+        call = visitor.expect(Method.STATUS)
+        visitor.notify(Notice.CHANGED, {"status": {}})
+        visitor.answer(call, {"leases": []})
+        visitor.live()
+
+    with ScriptedNode(script) as node, Node(str(node.socket), None) as line:
+        assert line.call(Method.STATUS) == {"leases": []}

@@ -89,6 +89,18 @@ def test_smaller_share_borrows_first() -> None:
     assert (found.held("ada"), found.held("bob")) == (2, 2)
 
 
+def test_what_is_lent_at_once_is_lent_in_turn() -> None:
+    who = {"ada": "x", "ann": "x", "bob": "y", "ben": "y"}
+    found = world(Group("x", 0), Group("y", 0), Group("z", 2), eve="z", **who)
+    ask(found, "a", "eve", 2)
+    for one in who:
+        ask(found, "b", one)
+    found.nodes["a"].held["eve"] = 0
+    found.nodes["a"].say()  # of both at once
+    found.settle()
+    assert [sum(found.held(one) for one in who if who[one] == group) for group in "xy"] == [1, 1]
+
+
 def test_people_are_told_what_they_borrow() -> None:
     found = world(Group("x", 1), Group("y", 2), ada="x")
     found.request("a", "ada", 3)
