@@ -92,9 +92,9 @@ def test_smaller_share_borrows_first() -> None:
 def test_what_is_lent_at_once_is_lent_in_turn() -> None:
     who = {"ada": "x", "ann": "x", "bob": "y", "ben": "y"}
     found = world(Group("x", 0), Group("y", 0), Group("z", 2), eve="z", **who)
-    ask(found, "a", "eve", 2)
+    found.ask("a", "eve", 2)
     for one in who:
-        ask(found, "b", one)
+        found.ask("b", one)
     found.nodes["a"].held["eve"] = 0
     found.nodes["a"].say()  # of both at once
     found.settle()

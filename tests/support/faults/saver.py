@@ -87,7 +87,7 @@ class Saver(Tenant):
             self._done += 1
             self.log.note(Saw.COUNTED, slot=self.spec["slot"], count=self._done)
             if self.spec["gates"]:
-                self._stopping.gate()
+                self.broker.stopping.gate()
             if now >= look:
                 look = now + BEAT
                 if self._heartbeat() is None:
