@@ -21,7 +21,7 @@ from ..protocol.calls import Call, QuotaName, QuotaParams
 from ..protocol.documents import HeldQuota
 from ..protocol.errors import Reason
 from ..protocol.messages import PROTOCOL, Method
-from ..protocol.poolcalls import PoolMethod
+from ..protocol.poolcalls import DrainHostParams, HostParams, PoolMethod
 from ..protocol.quota import period_text
 from ..quotas import edits
 from .groups import full, unlikely
@@ -50,8 +50,8 @@ class PoolAnswers:
             PoolMethod.HOSTS: self._hosts,
             PoolMethod.WHERE: self._where,
             PoolMethod.TOKEN: self._token,
-            PoolMethod.DRAIN: self._drain,
-            PoolMethod.RESUME: self._resume,
+            PoolMethod.DRAIN: self._change_service,
+            PoolMethod.RESUME: self._change_service,
             PoolMethod.FORGET: self._forget,
             PoolMethod.GROUP_LIST: self._groups,
             PoolMethod.GROUP_SET: self._set_group,
@@ -87,12 +87,10 @@ class PoolAnswers:
     # -- hosts -------------------------------------------------------------------------------------
 
     async def _hello(self, _params: Any, _by: str) -> Any:
-        features = [method.value for method in self._calls]
-        name = self._manager.settings.title
         return {
             "protocol": PROTOCOL,
-            "node": {"name": name, "version": __version__},
-            "features": features,
+            "node": {"name": self._manager.settings.title, "version": __version__},
+            "features": [method.value for method in self._calls],
         }
 
     async def _hosts(self, _params: Any, _by: str) -> Any:
@@ -149,16 +147,10 @@ class PoolAnswers:
         token, expires = self._manager.token(by, params.host)
         return {"token": token, "expires": expires}
 
-    async def _drain(self, params: Any, by: str) -> Any:
-        await self._submit(lambda at: cmd.ChangeService(at, params.host, params.reason, by))
-        return await self._carried_out(params.host)
-
-    async def _resume(self, params: Any, by: str) -> Any:
-        await self._submit(lambda at: cmd.ChangeService(at, params.host, None, by))
-        return await self._carried_out(params.host)
-
-    async def _carried_out(self, name: str) -> dict[str, Any]:
+    async def _change_service(self, params: HostParams, by: str) -> dict[str, Any]:
         """The host as it says itself, once it has heard; one that is lost hears later."""
+        name, reason = params.host, params.reason if isinstance(params, DrainHostParams) else None
+        await self._submit(lambda at: cmd.ChangeService(at, name, reason, by))
 
         def heard(state: State) -> bool:
             host = state.hosts.get(name)

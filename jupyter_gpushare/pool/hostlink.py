@@ -51,10 +51,6 @@ class ControlLink(NodeLink):
     def _news(self, message: Notification) -> Any:
         return message.params if message.notice is Notice.REPORT else None
 
-    async def ask_again(self, timeout: float) -> dict[str, Any]:
-        """A report now. Raises :class:`NodeProblem`."""
-        return await self.call(Method.POOL_FOLLOW, timeout=timeout, pool=self._pool)
-
 
 class HostLink:
     """Keeps one host's commands and effects in order.
@@ -81,7 +77,7 @@ class HostLink:
         #: Why the host cannot be reached, for people. Empty if it can.
         self.problem = NodeLink.UNTRIED
         self._submit = submit
-        self._patience = patience
+        self._pool = pool
         self._silence = silence
         self._log = log
         self.link = ControlLink(pool, find=find, timeout=patience, log=log)
@@ -156,7 +152,7 @@ class HostLink:
 
     async def _ask(self) -> None:
         try:
-            document = await self.link.ask_again(self._patience)
+            document = await self.link.call(Method.POOL_FOLLOW, pool=self._pool)
         except NodeProblem as problem:
             self._failed("report", problem)
             return
@@ -175,8 +171,9 @@ class HostLink:
             case Follow():
                 self._background.start(self._ask())
             case Hint(hints=hints):
-                told = [msgspec.to_builtins(hint) for hint in hints]
-                self._background.start(self._tell(Method.POOL_HINT, hints=_first(told)))
+                # As many as one line takes.
+                told = next(_lines([msgspec.to_builtins(hint) for hint in hints]))
+                self._background.start(self._tell(Method.POOL_HINT, hints=told))
             case TellService(reason=None):
                 self._background.start(self._tell(Method.NODE_RESUME))
             case TellService(reason=reason):
@@ -261,8 +258,3 @@ def _lines(objects: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         part.append(one)
         size += needs
     yield part
-
-
-def _first(objects: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As many hints as one line takes."""
-    return next(_lines(objects))

@@ -182,7 +182,7 @@ class Authority:
     def _tidy(self, now: float) -> None:
         """Forget the authority before this one when all that it signed has expired."""
         signer = self._signer
-        begun = _seconds(signer.certificate.not_valid_before_utc) + _EARLIER
+        begun = signer.certificate.not_valid_before_utc.timestamp() + _EARLIER
         if signer.before is not None and now >= begun + LASTS:
             self._signer = _Signer(signer.key, signer.certificate)
             self._keep()
@@ -235,7 +235,7 @@ def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def _is_due(shown: x509.Certificate, now: float) -> bool:
     """Whether two thirds of a certificate's time are over."""
-    begun, ends = _seconds(shown.not_valid_before_utc), _seconds(shown.not_valid_after_utc)
+    begun, ends = shown.not_valid_before_utc.timestamp(), shown.not_valid_after_utc.timestamp()
     return now >= begun + (ends - begun) * RENEWED_AT
 
 
@@ -309,7 +309,3 @@ def _pem(certificates: Iterable[x509.Certificate]) -> str:
 
 def _time(seconds: float) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-
-
-def _seconds(moment: datetime.datetime) -> float:
-    return moment.timestamp()

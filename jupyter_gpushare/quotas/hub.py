@@ -15,7 +15,7 @@ from typing import Any, Final
 from ..daemon.hubapi import HubApi, HubUnreachable
 from ..policy.words.model import EnvironmentName
 from .config import NodeSize, parse_quota
-from .last import LastAnswer, LastQuotas
+from .last import LastQuotas
 
 #: The property of a Hub group that is ours.
 PROPERTY: Final = "gpushare"
@@ -172,7 +172,7 @@ class HubQuotas:
         self._told = wrong
         self._members = members_of(groups)
         self._answered = self._wall()
-        await asyncio.to_thread(self._last.keep, LastAnswer(quotas, self._answered))
+        await asyncio.to_thread(self._last.keep, quotas, self._answered)
         return quotas
 
     async def _recall(self, node: NodeSize) -> dict[str, Any]:
@@ -184,15 +184,13 @@ class HubQuotas:
                 "the configuration says, or the default quota, until it answers."
             )
             return {}
-        self._answered = last.at
+        groups, self._answered = last
         # As they are written: the node may have other GPUs by now.
-        told = [
-            {"name": name, "properties": {PROPERTY: quota}} for name, quota in last.groups.items()
-        ]
+        told = [{"name": one, "properties": {PROPERTY: quota}} for one, quota in groups.items()]
         quotas, wrong = group_quotas(told, node, {})
         for why in wrong.values():
             self._log.error("%s It is ignored.", why)
-        age = max(0.0, self._wall() - last.at)
+        age = max(0.0, self._wall() - self._answered)
         self._log.warning(
             "The quotas of %d JupyterHub groups are those of its last answer, %d minutes ago.",
             len(quotas),

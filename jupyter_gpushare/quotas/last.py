@@ -8,21 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from ..daemon import privatefile
 
 _VERSION: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class LastAnswer:
-    """Quotas by group as they are written, and when the Hub said so (Unix seconds)."""
-
-    groups: dict[str, Any]
-    at: float
 
 
 class LastQuotas:
@@ -39,22 +30,22 @@ class LastQuotas:
         self._kept: dict[str, Any] | None = None
         self._told = ""
 
-    def keep(self, answer: LastAnswer) -> None:
-        """Write it down."""
+    def keep(self, groups: dict[str, Any], at: float) -> None:
+        """Write down the quotas by group as they are written, told ``at`` (Unix seconds)."""
         try:
-            if answer.groups != self._kept:
-                document = {"version": _VERSION, "hub": self._hub, "groups": answer.groups}
+            if groups != self._kept:
+                document = {"version": _VERSION, "hub": self._hub, "groups": groups}
                 privatefile.write(self._path, document)
-                self._kept = answer.groups
-            os.utime(self._path, (answer.at, answer.at))
+                self._kept = groups
+            os.utime(self._path, (at, at))
         except OSError as error:
             self._kept = None
             self._tell(f"The quotas of JupyterHub's groups could not be kept: {error}.")
         else:
             self._told = ""
 
-    def recall(self) -> LastAnswer | None:
-        """The last answer; ``None`` if there is none of this Hub that can be trusted."""
+    def recall(self) -> tuple[dict[str, Any], float] | None:
+        """What was kept last; ``None`` if there is none of this Hub that can be trusted."""
         try:
             document, at = privatefile.read(self._path)
         except FileNotFoundError:
@@ -69,7 +60,7 @@ class LastQuotas:
         if document.get("hub") != self._hub or not isinstance(groups, dict):
             return None
         self._kept = groups
-        return LastAnswer(groups, at)
+        return groups, at
 
     def _tell(self, sentence: str) -> None:
         if sentence != self._told:

@@ -63,9 +63,7 @@ class KernelspecApp(Verb):
         }
         with tempfile.TemporaryDirectory() as text:
             folder = Path(text, "spec")
-            folder.mkdir()
-            for logo in Path(spec.resource_dir).glob("logo*"):
-                shutil.copy(logo, folder)
+            shutil.copytree(spec.resource_dir, folder)
             (folder / "kernel.json").write_text(json.dumps(made, indent=1), encoding="utf-8")
             where = manager.install_kernel_spec(
                 str(folder),

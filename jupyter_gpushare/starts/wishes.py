@@ -70,7 +70,6 @@ class Choice:
     fits_now: bool = False
     possible: bool = True
     reasons: tuple[str, ...] = ()
-    wait: float | None = None
 
     def __str__(self) -> str:
         return f"{self.host}: {' '.join(self.reasons)}" if self.reasons else self.host
@@ -132,7 +131,6 @@ def choices(told: Any) -> tuple[Choice, ...]:
             fits_now=bool(one["fits_now"]),
             possible=bool(one.get("possible", True)),
             reasons=tuple(map(str, one.get("reasons", ()))),
-            wait=one.get("wait"),
         )
         for one in told
     )

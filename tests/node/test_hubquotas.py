@@ -19,7 +19,7 @@ from support.tinyhub import OWN, TinyHub
 from jupyter_gpushare.daemon.hubapi import HubApi
 from jupyter_gpushare.quotas.config import NodeSize
 from jupyter_gpushare.quotas.hub import HubQuotas, group_quotas
-from jupyter_gpushare.quotas.last import LastAnswer, LastQuotas
+from jupyter_gpushare.quotas.last import LastQuotas
 
 LOG = logging.getLogger("hubquotas")
 NODE = NodeSize(4, 24 * 2**30)
@@ -187,7 +187,7 @@ async def test_a_kept_quota_that_makes_no_sense_on_the_node_of_today_is_left_out
 ) -> None:
     async with looking(tmp_path) as (hub, quotas, _applied):
         odd = {"students": STUDENTS, "odd": {"gpus": "many"}}
-        quotas._last.keep(LastAnswer(odd, time.time()))
+        quotas._last.keep(odd, time.time())
         hub.broken = 503
         assert await quotas.first(NODE) == {"students": STUDENTS}
         assert "JupyterHub group 'odd'" in caplog.text

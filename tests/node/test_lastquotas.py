@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.node import needs_root
 
-from jupyter_gpushare.quotas.last import LastAnswer, LastQuotas
+from jupyter_gpushare.quotas.last import LastQuotas
 
 LOG = logging.getLogger("lastquotas")
 HUB = "http://127.0.0.1:8081/hub/api"
-ANSWER = LastAnswer({"students": {"gpus": 1, "memory": "16GiB"}}, 1_700_000_000.0)
+GROUPS, AT = {"students": {"gpus": 1, "memory": "16GiB"}}, 1_700_000_000.0
 
 
 @pytest.fixture
@@ -32,30 +32,30 @@ def last(file: Path, hub: str = HUB) -> LastQuotas:
 def test_what_was_kept_is_recalled_for_the_owner_only(file: Path) -> None:
     mask = os.umask(0)
     try:
-        last(file).keep(ANSWER)
+        last(file).keep(GROUPS, AT)
     finally:
         os.umask(mask)
-    assert last(file).recall() == ANSWER
+    assert last(file).recall() == (GROUPS, AT)
     assert file.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
 def test_the_same_answer_writes_nothing_but_the_time(file: Path) -> None:
     kept = last(file)
-    kept.keep(ANSWER)
+    kept.keep(GROUPS, AT)
     inode = file.stat().st_ino
-    kept.keep(LastAnswer(ANSWER.groups, ANSWER.at + 60))
+    kept.keep(GROUPS, AT + 60)
     assert file.stat().st_ino == inode
     again = last(file)
-    assert again.recall() == LastAnswer(ANSWER.groups, ANSWER.at + 60)
-    again.keep(ANSWER)
+    assert again.recall() == (GROUPS, AT + 60)
+    again.keep(GROUPS, AT)
     assert file.stat().st_ino == inode
-    again.keep(LastAnswer({}, ANSWER.at))
-    assert last(file).recall() == LastAnswer({}, ANSWER.at)
+    again.keep({}, AT)
+    assert last(file).recall() == ({}, AT)
 
 
 def test_another_hubs_groups_are_nobodys_here(file: Path) -> None:
-    last(file).keep(ANSWER)
+    last(file).keep(GROUPS, AT)
     assert last(file, "http://other/hub/api").recall() is None
 
 
@@ -68,7 +68,7 @@ def test_none_was_kept(file: Path, caplog: pytest.LogCaptureFixture) -> None:
 def test_what_others_may_open_is_not_believed(
     file: Path, mode: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    last(file).keep(ANSWER)
+    last(file).keep(GROUPS, AT)
     file.chmod(mode)
     assert last(file).recall() is None
     assert "open to others" in caplog.text
@@ -78,7 +78,7 @@ def test_what_others_may_open_is_not_believed(
 def test_what_belongs_to_another_is_not_believed(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    last(file).keep(ANSWER)
+    last(file).keep(GROUPS, AT)
     os.chown(file, 12_345, 12_345)
     assert last(file).recall() is None
     assert "belongs to user 12345" in caplog.text
@@ -99,9 +99,9 @@ def test_what_is_planted_is_neither_read_nor_written_through(
     before = elsewhere.read_bytes()
     assert last(file).recall() is None
     assert "is not used" in caplog.text
-    last(file).keep(ANSWER)
+    last(file).keep(GROUPS, AT)
     assert elsewhere.read_bytes() == before
-    assert last(file).recall() == ANSWER
+    assert last(file).recall() == (GROUPS, AT)
 
 
 @given(
@@ -121,6 +121,6 @@ def test_a_place_where_nothing_can_be_written_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept = last(tmp_path / "nowhere" / "file")
-    kept.keep(ANSWER)
-    kept.keep(ANSWER)
+    kept.keep(GROUPS, AT)
+    kept.keep(GROUPS, AT)
     assert caplog.text.count("could not be kept") == 1
