@@ -85,6 +85,26 @@ class Bench:
     # -- the driver's checkpoints -------------------------------------------------------------
 
     @contextmanager
+    def filled(self, kind: str, size: int) -> Iterator[Filled]:
+        """A target with so many bytes on the GPU, under a helper of its own; it is ended well."""
+        nvml = Nvml()
+        before = nvml.used()
+        with self.helper() as drive:
+            target = Target(kind)
+            checkpoints = drive(target)
+            try:
+                # The helper and both of its workers start, which is not to be measured.
+                checkpoints.state(30)
+                checkpoints.lock(0.0)
+                empty = nvml.used()
+                self.note("helper_bytes", empty - before)
+                self.note("started", target.call("start"))
+                target.call("build", size)
+                yield Filled(target, checkpoints, empty, target.call("digest"))
+            finally:
+                self.end(target, checkpoints)
+
+    @contextmanager
     def helper(self) -> Iterator[Callable[[Target], DriverCheckpoint]]:
         """Makes drivers that share a helper of this section's own."""
         with tempfile.TemporaryDirectory(prefix="gpushare-") as folder:
@@ -99,6 +119,21 @@ class Bench:
         """End a target that was restored. Parked first: killing a live one has hung hosts."""
         driver.park(deadline_for(64 * GIB), 5.0)
         target.end()
+
+
+@dataclass
+class Filled:
+    """A target, its driver, what is used of the GPU without it, and the digest of what it has."""
+
+    target: Target
+    driver: DriverCheckpoint
+    empty: int
+    digest: Any
+
+    def is_whole(self) -> None:
+        """Raises :class:`Wrong`."""
+        if (again := self.target.call("digest")) != self.digest:
+            raise Wrong(f"{again} afterwards, {self.digest} before")
 
 
 def park(driver: DriverCheckpoint, size: int) -> dict[str, Any]:

@@ -157,53 +157,39 @@ def storage(bench: Bench) -> None:
 def driver(bench: Bench) -> None:
     """The driver's checkpoint (rung 4) of a torch program with a CUDA graph."""
     nvml = Nvml()
-    with bench.helper() as drive:
-        for size in bench.orders.sizes:
-            if not bench.has_time(20 + 4 * size):
-                bench.append("left_out", size)
-                continue
-            wanted = size * bench.orders.unit
-            before = nvml.used()
-            target = Target(bench.torch_target)
-            checkpoints = drive(target)
-            try:
-                checkpoints.state(30)  # the helper starts, which is not to be measured
-                empty = nvml.used()
-                bench.note("helper_bytes", empty - before)
-                target.call("start")
-                target.call("build", wanted)
-                digest = target.call("digest")
-                full = nvml.used()
-                for repeat in range(bench.orders.repeats):
-                    if not bench.has_time(10 + 2 * size):
-                        bench.append("left_out", f"{size} repeat {repeat}")
-                        break
-                    away = park(checkpoints, wanted)
-                    left, listed = nvml.used() - empty, nvml.of(target.pid)
-                    back = resume(checkpoints, wanted)
-                    copied = full - empty
-                    bench.append(
-                        "rounds",
-                        {
-                            "gib": size,
-                            "repeat": repeat,
-                            "bytes": copied,
-                            "park": away,
-                            "resume": back,
-                            "park_bytes_per_second": copied / away["seconds"],
-                            "resume_bytes_per_second": copied / back["seconds"],
-                            "left_on_gpu": left,
-                            "listed_while_parked": listed,
-                        },
-                    )
-                    if left > RESIDUE:
-                        raise Wrong(f"{left} bytes are left on the GPU after parking")
-                    if (again := target.call("digest")) != digest:
-                        raise Wrong(f"{again} after parking, {digest} before")
-                if bench.torch_target == "torch":
-                    bench.append("step_after", target.call("step"))
-            finally:
-                bench.end(target, checkpoints)
+    for size in bench.orders.sizes:
+        if not bench.has_time(20 + 4 * size):
+            bench.append("left_out", size)
+            continue
+        wanted = size * bench.orders.unit
+        with bench.filled(bench.torch_target, wanted) as one:
+            copied = nvml.used() - one.empty
+            for repeat in range(bench.orders.repeats):
+                if not bench.has_time(10 + 2 * size):
+                    bench.append("left_out", f"{size} repeat {repeat}")
+                    break
+                away = park(one.driver, wanted)
+                left, listed = nvml.used() - one.empty, nvml.of(one.target.pid)
+                back = resume(one.driver, wanted)
+                bench.append(
+                    "rounds",
+                    {
+                        "gib": size,
+                        "repeat": repeat,
+                        "bytes": copied,
+                        "park": away,
+                        "resume": back,
+                        "park_bytes_per_second": copied / away["seconds"],
+                        "resume_bytes_per_second": copied / back["seconds"],
+                        "left_on_gpu": left,
+                        "listed_while_parked": listed,
+                    },
+                )
+                if left > RESIDUE:
+                    raise Wrong(f"{left} bytes are left on the GPU after parking")
+                one.is_whole()
+            if bench.torch_target == "torch":
+                bench.append("step_after", one.target.call("step"))
 
 
 def locks(bench: Bench) -> None:
@@ -211,91 +197,63 @@ def locks(bench: Bench) -> None:
 
     The program is locked while it is asked for its digest, which must wait, and be the same.
     """
-    nvml, wanted = Nvml(), 8 * bench.orders.unit
-    with bench.helper() as drive:
-        target = Target(bench.torch_target)
-        checkpoints = drive(target)
-        try:
-            target.call("start")
-            target.call("build", wanted)
-            digest = target.call("digest")
-            checkpoints.lock(0.0)  # the helper's second worker starts, which is not to be measured
-            full = nvml.used()
-            for repeat in range(5 * bench.orders.repeats):
-                ours, theirs = socket.socketpair()
-                with ours, theirs, ThreadPoolExecutor(1) as pool:
-                    ours.settimeout(30.0)
-                    lock = pool.submit(checkpoints.lock, LOCKED_FOR + 5.0, theirs, "locked")
-                    if not ours.recv(100):
-                        raise Wrong(f"lock {repeat}: {told(lock.result())}")
-                    used, began = nvml.used(), time.monotonic()
-                    end = threading.Timer(LOCKED_FOR, ours.send, (b"unlock",))
-                    end.start()
-                    again = target.call("digest")
-                    waited = time.monotonic() - began
-                    outcome = lock.result()
-                bench.append("rounds", {**outcome.seconds, "a_call_waited": waited})
-                if outcome.result is not Result.DONE:
-                    raise Wrong(f"unlock {repeat}: {told(outcome)}")
-                if again != digest or used != full:
-                    raise Wrong(f"{again}, {used} bytes while locked; {digest}, {full} before")
-                if waited < LOCKED_FOR:
-                    raise Wrong(f"a call took {waited} s while the process was locked")
-            for phase in ("lock", "unlock"):
-                seconds = [one[phase] for one in bench.notes["rounds"]]
-                most = max(seconds)
-                bench.note(phase, {"median": statistics.median(seconds), "most": most})
-            worst = bench.notes["lock"]["most"]
-            bench.note("aim", {"wanted": LOCK_AIM, "worst": worst, "met": worst <= LOCK_AIM})
-        finally:
-            bench.end(target, checkpoints)
+    nvml = Nvml()
+    with bench.filled(bench.torch_target, 8 * bench.orders.unit) as one:
+        full = nvml.used()
+        for repeat in range(5 * bench.orders.repeats):
+            ours, theirs = socket.socketpair()
+            with ours, theirs, ThreadPoolExecutor(1) as pool:
+                ours.settimeout(30.0)
+                lock = pool.submit(one.driver.lock, LOCKED_FOR + 5.0, theirs, "locked")
+                if not ours.recv(100):
+                    raise Wrong(f"lock {repeat}: {told(lock.result())}")
+                used, began = nvml.used(), time.monotonic()
+                end = threading.Timer(LOCKED_FOR, ours.send, (b"unlock",))
+                end.start()
+                one.is_whole()
+                waited = time.monotonic() - began
+                outcome = lock.result()
+            bench.append("rounds", {**outcome.seconds, "a_call_waited": waited})
+            if outcome.result is not Result.DONE:
+                raise Wrong(f"unlock {repeat}: {told(outcome)}")
+            if used != full:
+                raise Wrong(f"{used} bytes while locked, {full} before")
+            if waited < LOCKED_FOR:
+                raise Wrong(f"a call took {waited} s while the process was locked")
+        for phase in ("lock", "unlock"):
+            seconds = [one[phase] for one in bench.notes["rounds"]]
+            most = max(seconds)
+            bench.note(phase, {"median": statistics.median(seconds), "most": most})
+        worst = bench.notes["lock"]["most"]
+        bench.note("aim", {"wanted": LOCK_AIM, "worst": worst, "met": worst <= LOCK_AIM})
 
 
 def takeover(bench: Bench) -> None:
     """Another process takes what was freed; when it has gone, the first one goes on."""
     wanted = 8 * bench.orders.unit
-    with bench.helper() as drive, Target("bindings") as other:
-        target = Target(bench.torch_target)
-        checkpoints = drive(target)
-        try:
-            target.call("start")
-            target.call("build", wanted)
-            digest = target.call("digest")
-            bench.note("park", park(checkpoints, wanted))
-            other.call("start")
-            free, _ = other.call("memory")
-            taken = free - bench.orders.unit
-            other.call("allocate", taken)
-            bench.note("taken_meanwhile", taken)
-            other.end()
-            bench.note("resume", resume(checkpoints, wanted))
-            if (again := target.call("digest")) != digest:
-                raise Wrong(f"{again} afterwards, {digest} before")
-        finally:
-            bench.end(target, checkpoints)
+    with bench.filled(bench.torch_target, wanted) as one, Target("bindings") as other:
+        bench.note("park", park(one.driver, wanted))
+        other.call("start")
+        free, _ = other.call("memory")
+        taken = free - bench.orders.unit
+        other.call("allocate", taken)
+        bench.note("taken_meanwhile", taken)
+        other.end()
+        bench.note("resume", resume(one.driver, wanted))
+        one.is_whole()
 
 
 def jax_cupy(bench: Bench) -> None:
     """JAX and CuPy in one process, parked by the driver."""
     kind = "bindings" if bench.orders.rehearse else "jax_cupy"
-    wanted = 2 * bench.orders.unit
-    nvml = Nvml()
-    with bench.helper() as drive:
-        target = Target(kind)
-        checkpoints = drive(target)
-        try:
-            bench.note("started", target.call("start"))
-            target.call("build", wanted)
-            digest = target.call("digest")
-            for _ in range(bench.orders.repeats):
-                away = park(checkpoints, wanted)
-                listed = nvml.of(target.pid)
-                back = resume(checkpoints, wanted)
-                bench.append("rounds", {"park": away, "resume": back, "listed": listed})
-                if (again := target.call("digest")) != digest:
-                    raise Wrong(f"{again} afterwards, {digest} before")
-        finally:
-            bench.end(target, checkpoints)
+    wanted, nvml = 2 * bench.orders.unit, Nvml()
+    with bench.filled(kind, wanted) as one:
+        for _ in range(bench.orders.repeats):
+            away = park(one.driver, wanted)
+            listed = nvml.of(one.target.pid)
+            back = resume(one.driver, wanted)
+            bench.append("rounds", {"park": away, "resume": back, "listed": listed})
+            one.is_whole()
 
 
 def grant(bench: Bench) -> None:

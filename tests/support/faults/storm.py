@@ -188,6 +188,7 @@ class Report:
     directory: Path
     clients: int = 0
     broken: list[str] = field(default_factory=list)
+    was_enough: bool = False  # of what the plan waits for
 
 
 class Storm:
@@ -355,6 +356,7 @@ class Storm:
             self.directory,
             len(self.cast.logs),
             broken,
+            self.plan.enough(self.faults, self.harness.noted + self.cast.saw),
         )
 
     @property
