@@ -33,14 +33,14 @@ def stat_of(pid: int | str) -> list[bytes]:
     return []
 
 
-def status_of(pid: int, name: str) -> list[str] | None:
+def status_of(pid: int, name: str, proc: str = "/proc") -> list[str] | None:
     """The words of one line of what the kernel says of ``pid``; empty if the line is not there.
 
     ``None`` if the process is gone or hidden.
     """
     with (
         contextlib.suppress(OSError),
-        open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file,
+        open(f"{proc}/{pid}/status", encoding="ascii", errors="replace") as file,
     ):
         return next((line.split()[1:] for line in file if line.startswith(f"{name}:")), [])
     return None

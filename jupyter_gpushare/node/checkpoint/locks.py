@@ -33,6 +33,7 @@ from jupyter_gpushare.protocol.checkpoint import (
 )
 
 from .operations import Operations
+from .workerlink import let_go
 
 #: Seconds that one try to unlock may take, with the start of a worker.
 _FREE_WITHIN: Final = 15.0
@@ -59,7 +60,7 @@ class Heir:
             if self._process is not None:
                 if self._process.poll() is None:
                     return
-                self._let_go(self._process)
+                let_go(self._process)
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,
@@ -77,18 +78,12 @@ class Heir:
             assert process.stdin is not None
             with contextlib.suppress(OSError):
                 process.stdin.write(b"bye")
-            self._let_go(process)
+            let_go(process)
             try:
                 process.wait(_GOODBYE)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-    @staticmethod
-    def _let_go(process: subprocess.Popen[bytes]) -> None:
-        if process.stdin is not None:
-            with contextlib.suppress(OSError):
-                process.stdin.close()
 
 
 def heir_command(place: str, idle: float) -> list[str]:

@@ -92,7 +92,7 @@ class Operations:
         outcome = self._follow(
             sequence.plan(dataclasses.replace(request, deadline=left)), request.target
         )
-        self._remember(request, outcome)
+        self._remember(request.target, outcome)
         return dataclasses.replace(outcome, seconds={"start": loading, **outcome.seconds})
 
     def _probe(self, target: Target | None, seconds: float) -> Ability:
@@ -168,14 +168,12 @@ class Operations:
             raise _NotLoaded(Cause.DRIVER, str(said["error"]))
         self._loaded = self._link.pid
 
-    def _remember(self, request: Request, outcome: Outcome) -> None:
-        if request.target is None:
-            return
+    def _remember(self, target: Target, outcome: Outcome) -> None:
         with self._parked_lock:
             if outcome.state in (State.LOCKED, State.CHECKPOINTED):
-                self._parked.add(request.target)
+                self._parked.add(target)
             elif outcome.state is not None or outcome.result is Result.DEAD:
-                self._parked.discard(request.target)
+                self._parked.discard(target)
 
 
 def _is_gone(target: Target) -> bool:

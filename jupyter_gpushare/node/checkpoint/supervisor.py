@@ -238,11 +238,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     if options.probe:
-        link = WorkerLink()
-        try:
+        with contextlib.closing(WorkerLink()) as link:
             answer = Operations(link).carry_out(Request(Action.PROBE))
-        finally:
-            link.close()
         sys.stdout.buffer.write(encode_answer(answer))
         return 0
     if options.heir and not _inherits(options.socket):

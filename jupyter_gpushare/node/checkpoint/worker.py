@@ -15,7 +15,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from typing import Any, Final
 from uuid import UUID
 
@@ -161,8 +160,8 @@ def _ask_nvml(gpus: list[dict[str, Any]]) -> str | None:
         version = pynvml.nvmlSystemGetDriverVersion()
         for gpu in gpus:
             handle = pynvml.nvmlDeviceGetHandleByUUID(gpu["uuid"])
-            gpu["persistence"] = _flag(pynvml.nvmlDeviceGetPersistenceMode, handle)
-            gpu["mig"] = _flag(pynvml.nvmlDeviceGetMigMode, handle)
+            gpu["persistence"] = _flag(pynvml, "PersistenceMode", handle)
+            gpu["mig"] = _flag(pynvml, "MigMode", handle)
     except pynvml.NVMLError:
         return None
     finally:
@@ -170,11 +169,9 @@ def _ask_nvml(gpus: list[dict[str, Any]]) -> str | None:
     return version.decode() if isinstance(version, bytes) else str(version)
 
 
-def _flag(ask: Callable[[Any], Any], handle: Any) -> bool | None:
-    import pynvml
-
+def _flag(pynvml: Any, name: str, handle: Any) -> bool | None:
     try:
-        said = ask(handle)
+        said = getattr(pynvml, f"nvmlDeviceGet{name}")(handle)
         return bool(said[0] if isinstance(said, list | tuple) else said)  # now, and after a reboot
     except pynvml.NVMLError as error:
         # A GPU without MIG answers "not supported"; after any other error we do not know.

@@ -28,6 +28,14 @@ class WorkerDied(Exception):
     """It ended by itself; the text says how."""
 
 
+def let_go(process: subprocess.Popen[bytes]) -> None:
+    """Close our ends of its pipes."""
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
 class WorkerLink:
     """A worker, started at the first question and again after its death."""
 
@@ -64,7 +72,7 @@ class WorkerLink:
         """Let the worker end; kill it when it does not at once."""
         process, self._process = self._process, None
         if process is not None:
-            self._let_go(process)
+            let_go(process)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_BURIAL)
                 return
@@ -112,18 +120,11 @@ class WorkerLink:
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
         process.kill()
-        self._let_go(process)
+        let_go(process)
         try:
             process.wait(_BURIAL)
         except subprocess.TimeoutExpired:
             self._unburied.append(process)  # in the kernel, uninterruptible; it ends some day
-
-    @staticmethod
-    def _let_go(process: subprocess.Popen[bytes]) -> None:
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
 
     def _bury(self) -> None:
         self._unburied = [process for process in self._unburied if process.poll() is None]

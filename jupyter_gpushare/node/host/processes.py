@@ -31,6 +31,7 @@ from typing import Final
 
 from jupyter_gpushare.policy.say.effects import Signal
 from jupyter_gpushare.policy.words.model import HolderAction, ProcessId, Vitals
+from jupyter_gpushare.protocol.processes import status_of
 
 # The kernel's answers for a pid that names no process (any more): ESRCH. For a thread's id it is
 # EINVAL, and ENOENT on newer kernels.
@@ -74,15 +75,10 @@ def _read_stat(pid: int) -> _Stat | None:
     if pid <= 0:  # 0 is what the kernel says for "not in your pid namespace"
         return None
     try:
-        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            text = file.read(4096)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None  # PermissionError: /proc mounted with hidepid
-    try:
-        text = os.read(descriptor, 4096)
-    except ProcessLookupError:  # it ended between open and read
-        return None
-    finally:
-        os.close(descriptor)
     return _parse_stat(text) if text else None
 
 
@@ -171,18 +167,12 @@ def _of_task(
         if pid not in tree:
             tree.add(pid)
             left += children.get(pid, ())
-    held = [found[pid].state in (b"T", b"t") or _is_traced(pid) for pid in tree]
+    # A debugger may have it; so also where that cannot be read.
+    held = [
+        found[pid].state in (b"T", b"t") or status_of(pid, "TracerPid") != ["0"] for pid in tree
+    ]
     ticks = sum(found[pid].ticks for pid in tree)
     return Vitals(ticks / os.sysconf("SC_CLK_TCK"), any(held)) if tree else None
-
-
-def _is_traced(pid: int) -> bool:
-    """Whether a debugger may have the process; so also where that cannot be read."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
-            return not any(line.split() == ["TracerPid:", "0"] for line in file)
-    except OSError:
-        return True
 
 
 def container_of(pid: int) -> str:

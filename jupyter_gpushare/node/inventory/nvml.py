@@ -549,26 +549,24 @@ def _one_list(
     is for pid 0, by which a driver names every process of another namespace.
     """
     for version in versions:
-        for tries_left in reversed(range(_PROCESS_LIST_TRIES)):
-            try:
-                entries = version(handle)
-            except pynvml.NVMLError as error:
-                # Processes appeared between "how many?" and "which?": ask again.
-                if error.value == pynvml.NVML_ERROR_INSUFFICIENT_SIZE and tries_left:
-                    continue
-                if error.value in _NO_ANSWER:
-                    break
-                raise
-            memory: dict[int, int | None] = {}
-            for entry in entries:
-                pid, size = int(entry.pid), entry.usedGpuMemory
-                if pid not in memory:
-                    memory[pid] = None if size is None else int(size)
-                else:
-                    before = memory[pid]
-                    memory[pid] = None if size is None or before is None else before + int(size)
-            return memory
+        entries = _if_known(_with_room, version, handle)
+        if entries is None:
+            continue
+        memory: dict[int, int | None] = {}
+        for entry in entries:
+            pid, size = int(entry.pid), entry.usedGpuMemory
+            before = memory.get(pid, 0)
+            memory[pid] = None if size is None or before is None else before + int(size)
+        return memory
     return {}
+
+
+def _with_room(ask: Callable[..., Any], *about: Any) -> Any:
+    """An answer; asked again where more came between "how many?" and "which?"."""
+    for _ in range(_PROCESS_LIST_TRIES - 1):
+        with contextlib.suppress(pynvml.NVMLError_InsufficientSize):
+            return ask(*about)
+    return ask(*about)
 
 
 def _samples(handle: _Handle, since: int) -> list[tuple[int, int, float]] | None:
@@ -577,24 +575,23 @@ def _samples(handle: _Handle, since: int) -> list[tuple[int, int, float]] | None
     ``None`` if the driver does not tell. Some drivers fill their buffer with entries that were
     never written or are older than what was asked for: they are left out.
     """
-    for tries_left in reversed(range(_PROCESS_LIST_TRIES)):
-        try:
-            entries = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
-        except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_INSUFFICIENT_SIZE and tries_left:
-                continue
-            # Nobody worked. pynvml raises "success" where a driver has room for none to tell.
-            if error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS):
-                return []
-            if error.value in _NO_ANSWER or error.value == pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
-                return None
-            raise
-        return [
-            (int(entry.pid), int(entry.timeStamp), int(entry.smUtil) / 100)
-            for entry in entries
-            if entry.pid and int(entry.timeStamp) > since and int(entry.smUtil) <= 100
-        ]
-    return None
+    try:
+        ask = pynvml.nvmlDeviceGetProcessUtilization
+        entries = _if_known(_with_room, ask, handle, since)
+    except pynvml.NVMLError as error:
+        # Nobody worked. pynvml raises "success" where a driver has room for none to tell.
+        if error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS):
+            return []
+        if error.value == pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
+            return None
+        raise
+    if entries is None:
+        return None
+    return [
+        (int(entry.pid), int(entry.timeStamp), int(entry.smUtil) / 100)
+        for entry in entries
+        if entry.pid and int(entry.timeStamp) > since and int(entry.smUtil) <= 100
+    ]
 
 
 def _describe(handle: _Handle, uuid: GpuUuid, number: int, sharers: int = 1) -> Gpu:

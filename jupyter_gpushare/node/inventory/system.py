@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from jupyter_gpushare.protocol.processes import status_of
+
 _log = logging.getLogger(__name__)
 
 #: How many virtual terminals Linux has.
@@ -59,22 +61,13 @@ class SystemProcesses:
 
         No, where the system does not let us look at the process.
         """
-        uid = self._user_of(pid)
-        if uid is None:
+        told = status_of(pid, "Uid", str(self._proc))
+        if not told:
             return False
+        uid = int(told[1])  # the effective user: programs can have ``/proc/PID`` belong to root
         if draws and (uid == 0 or uid in self._at_the_screen()):
             return True
         return any(one.uid == uid and self._executes(pid, one.path) for one in self._programs)
-
-    def _user_of(self, pid: int) -> int | None:
-        """The effective user. (Programs can have ``/proc/PID`` belong to root.)"""
-        try:
-            with open(self._proc / str(pid) / "status", encoding="ascii", errors="replace") as file:
-                return next(
-                    (int(line.split()[2]) for line in file if line.startswith("Uid:")), None
-                )
-        except OSError:
-            return None
 
     def _at_the_screen(self) -> set[int]:
         """Users who are logged in at the host itself: the virtual terminals there are theirs."""

@@ -42,8 +42,8 @@ def forget_what_was_moved() -> None:
 
 def be_locked_for_long() -> None:
     """However soon its lock shall end: it is locked until its turn comes."""
-    original = locking._seconds
-    locking._seconds = lambda answer: 600.0 if original(answer) else 0.0
+    original = locking.told_seconds
+    locking.told_seconds = lambda result: 600.0 if original(result) else 0.0
 
 
 def leave_the_dead_helpers_locks() -> None:

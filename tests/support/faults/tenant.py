@@ -26,6 +26,7 @@ from jupyter_gpushare.client.session.lease import OwnState
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol.messages import Method
 
+from . import pretend
 from .observed import Log, Saw, boot
 from .planted_clients import IN_CLIENTS
 from .pretend import NAME, DriverSaid, Pretend
@@ -81,7 +82,8 @@ class Tenant:
         stands_for(getting, "describe_task", lambda environ: task)
         self.framework = Pretend(spec["movable"], spec.get("keeps_lock", False))
         sys.modules[NAME] = self.framework
-        registry.BUILT_IN[NAME] = "support.faults.pretend"
+        sys.modules[f"{registry.__package__}.{NAME}"] = pretend
+        stands_for(registry, "BUILT_IN", (*registry.BUILT_IN, NAME))
         self.broker = Broker(os.environ, make_display=lambda: _Watched(self.log), say=self._hears)
         self.lease = ""
         self._is_parked = False
