@@ -9,25 +9,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, ParamSpec
+from typing import Any, ParamSpec
 
-#: Seconds for which further failures of the same observer are only counted.
-QUIET: Final = 600.0
+from .troubles import Trouble
 
 P = ParamSpec("P")
 
 
 class Observers:
-    """Calls observers, and tells of each that fails once in :data:`QUIET` seconds.
-
-    ``clock`` gives boot time in seconds.
-    """
+    """Calls observers; one that fails is a trouble. ``clock`` gives boot time in seconds."""
 
     def __init__(self, clock: Callable[[], float], log: logging.Logger) -> None:
         self._clock = clock
         self._log = log
-        #: By name: when it was told last, and failures since.
-        self._told: dict[str, tuple[float, int]] = {}
+        self._troubles: dict[str, Trouble] = {}
 
     def call(self, observer: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> bool:
         """Call it; False when it failed."""
@@ -48,15 +43,10 @@ class Observers:
         return True
 
     def _failed(self, name: str) -> None:
-        now = self._clock()
-        last, untold = self._told.get(name, (float("-inf"), 0))
-        if now - last < QUIET:
-            self._told[name] = (last, untold + 1)
-            return
-        self._told[name] = (now, 0)
-        before = f" It failed {untold} times more since it was told last." if untold else ""
-        self._log.exception(
-            "%s failed. Leases and grants go on without it; tell the developers.%s", name, before
+        trouble = self._troubles.setdefault(name, Trouble(self._log, self._clock, ""))
+        trouble.came(
+            f"{name} failed. Leases and grants go on without it; tell the developers.",
+            with_story=True,
         )
 
 

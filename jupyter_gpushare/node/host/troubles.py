@@ -43,8 +43,11 @@ class Trouble:
         self._began = 0.0
         self._times = 0
 
-    def came(self, sentence: str) -> None:
-        """It failed: ``sentence`` says how, in the same words each time."""
+    def came(self, sentence: str, *, with_story: bool = False) -> None:
+        """It failed: ``sentence`` says how, in the same words each time.
+
+        ``with_story``: the exception that is handled just now is told, too.
+        """
         now = self._clock()
         if not self._told:
             self._began, self._times = now, 0
@@ -53,12 +56,12 @@ class Trouble:
         told = self._told.get(key)
         if told is None:
             self._told[key] = _Told(now)
-            self._log.error("%s", sentence)
+            self._log.error("%s", sentence, exc_info=with_story)
         elif now - told.at < told.pause:
             told.untold += 1
         else:
             more = f" ({told.untold + 1} times more in {now - told.at:.0f} s)"
-            self._log.error("%s%s", sentence, more)
+            self._log.error("%s%s", sentence, more, exc_info=with_story)
             self._told[key] = _Told(now, min(LONGEST_PAUSE, 2 * told.pause))
 
     @contextlib.contextmanager

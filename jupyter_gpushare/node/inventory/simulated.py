@@ -48,21 +48,18 @@ def parse_spec(spec: str) -> tuple[Gpu, ...]:
     A kind of :data:`~jupyter_gpushare.predict.kinds.KINDS` has its memory, and predictions are
     those of such GPUs. The same spec always gives the same UUIDs. Raises :class:`InventoryError`.
     """
-    memories: list[int] = []
-    kinds: list[str] = []
+    each: list[tuple[int, str]] = []
     for part in spec.split(","):
         match = _PART.fullmatch(part.strip())
         if match is None:
             raise _unreadable(spec, f"{part.strip()!r} is not COUNTxMEMORY, nor COUNTxKIND")
-        memory, kind = _one(spec, match)
+        one = _one(spec, match)
         count = int(match["count"] or 1)
         if count < 1:
             raise _unreadable(spec, f"{part.strip()!r} is no GPU at all")
-        if len(memories) + count > _MOST_GPUS:
+        if len(each) + count > _MOST_GPUS:
             raise _unreadable(spec, f"at most {_MOST_GPUS} GPUs can be simulated")
-        memories.extend([memory] * count)
-        kinds.extend([kind] * count)
-    each = zip(memories, kinds, strict=True)
+        each += [one] * count
     canonical = ",".join(
         f"{memory}" if kind == _ANY else f"{memory} {kind}" for memory, kind in each
     )
@@ -70,11 +67,11 @@ def parse_spec(spec: str) -> tuple[Gpu, ...]:
         Gpu(
             uuid=GpuUuid(f"GPU-{uuid.uuid5(_NAMESPACE, f'{canonical}/{index}')}"),
             index=index,
-            name=f"Simulated {kinds[index]} ({format_size(memory)})",
+            name=f"Simulated {kind} ({format_size(memory)})",
             memory=Bytes(memory),
             simulated=True,
         )
-        for index, memory in enumerate(memories)
+        for index, (memory, kind) in enumerate(each)
     )
 
 
