@@ -60,10 +60,10 @@ class WhereHandler(JsonHandler):
 
 def _method(operation: rest.Operation) -> Callable[..., Awaitable[None]]:
     async def method(self: JsonHandler, *path: str) -> None:
-        came = rest.Request(path, self.request.query_arguments, self.request.body)
+        came = self.request
         with refusals():
             ask = functools.partial(self.ask, self.node_named(self.query("node")))
-            self.answer(await rest.answer(operation, ask, came))
+            self.answer(await rest.answer(operation, ask, path, came.query_arguments, came.body))
 
     return method
 

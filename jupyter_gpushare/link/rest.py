@@ -10,7 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from jupyter_gpushare.protocol.messages import Method
 
@@ -255,14 +255,6 @@ OPERATIONS: Final = (
 )
 
 
-class Request(NamedTuple):
-    """A request as it came: the parts of its path, its query's arguments, and its body."""
-
-    path: Sequence[str]
-    query: Mapping[str, Sequence[bytes]]
-    body: bytes
-
-
 def resources() -> Iterator[tuple[str, tuple[Operation, ...]]]:
     """Yield each resource: the pattern of its address (without the first slash), its operations."""
     for path, operations in groupby(OPERATIONS, lambda one: one.path):
@@ -270,17 +262,25 @@ def resources() -> Iterator[tuple[str, tuple[Operation, ...]]]:
         yield pattern.removeprefix("/"), tuple(operations)
 
 
-async def answer(operation: Operation, ask: Ask, request: Request) -> Document:
+async def answer(
+    operation: Operation,
+    ask: Ask,
+    path: Sequence[str],
+    query: Mapping[str, Sequence[bytes]],
+    body: bytes,
+) -> Document:
     """Do what a request wants, and return the document that answers it.
+
+    The request has these parts of its path, its query's arguments, and its body.
 
     Raises :class:`NodeProblem` with the node manager's refusal, or for a request that makes no
     sense; the node manager is not asked then.
     """
     given: dict[str, Any] = {}
-    for name, text in zip(operation.parts, request.path, strict=True):
+    for name, text in zip(operation.parts, path, strict=True):
         given[name] = PATH_PARTS[name][1].read(text)
     if operation.query is not None:
-        given |= wishes.query(operation.query, request.query)
+        given |= wishes.query(operation.query, query)
     if operation.body:
-        given |= wishes.BODIES[operation.body](request.body)
+        given |= wishes.BODIES[operation.body](body)
     return await operation.does(ask, given)

@@ -23,10 +23,8 @@ def host_of(host: PoolHost, problem: str) -> Host:
     """A host as the pool knows it, without what is one person's. A lost one has a ``problem``."""
     report = host.report
     gpus = () if report is None else tuple(_gpu(gpu) for gpu in report.gpus)
-    drained = "" if report is None else report.draining or ""
-    if host.drain is not None:
-        drained = host.drain.reason
-    base = replace(hosts.away(host.name, problem), gpus=gpus, drained=drained, own=Own(lent=0))
+    away = hosts.away(host.name, problem)
+    base = replace(away, gpus=gpus, drained=host.out_of_service, own=Own(lent=0))
     if not host.connected or report is None:
         return base
     wait = report.expected_wait

@@ -109,8 +109,7 @@ class Host:
     @property
     def serves(self) -> bool:
         """Whether new leases can be granted there."""
-        draining = self.report is not None and self.report.draining is not None
-        return self.connected and self.drain is None and not draining
+        return self.connected and not self.out_of_service
 
     @property
     def everybody(self) -> set[Environment]:

@@ -144,9 +144,8 @@ def _judge(
     report = host.report
     if report is None or not host.connected:
         return _last(host, "it cannot be reached")
-    drain = report.draining or (host.drain.reason if host.drain is not None else None)
-    if drain is not None:
-        return _last(host, f"it is out of service: {drain}")
+    if host.out_of_service:
+        return _last(host, f"it is out of service: {host.out_of_service}")
     could = [gpu for gpu in report.gpus if gpu.out is None and needs.could(gpu)]
     if len(could) < wish.gpus:
         only = "only " if could else ""

@@ -72,9 +72,11 @@ class NodeHandler(GpuShareHandler):
 def _method(operation: rest.Operation) -> Callable[..., Awaitable[None]]:
     async def method(self: NodeHandler, *path: str) -> None:
         # Not get_query_arguments(), which silently turns control characters into spaces.
-        came = rest.Request(path, self.request.query_arguments, self.request.body)
+        came = self.request
         with refusals():
-            self.answer(await rest.answer(operation, self.link.call, came))
+            self.answer(
+                await rest.answer(operation, self.link.call, path, came.query_arguments, came.body)
+            )
 
     return allowed(method, admin=operation.admin)
 
