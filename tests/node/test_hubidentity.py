@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -49,25 +50,17 @@ def a_hub() -> TinyHub:
     )
 
 
-def asking(
-    work: Callable[[TinyHub, HubIdentity, Time], Awaitable[Any]],
+@asynccontextmanager
+async def asked(
     trust: HubTrust | None = None,
-) -> Any:
-    """Run ``work`` with a Hub that is served and an identity that asks it."""
-
-    async def run() -> Any:
-        time = Time()
-        async with a_hub().served() as hub:
-            identity = HubIdentity(
-                HubApi(hub.url), OWN, trust or HubTrust(), now=time, owner_uid=9999
-            )
-            try:
-                async with asyncio.timeout(60):
-                    return await work(hub, identity, time)
-            finally:
-                identity.close()
-
-    return asyncio.run(run())
+) -> AsyncIterator[tuple[TinyHub, HubIdentity, Time]]:
+    """A Hub that is served, an identity that asks it, and its time."""
+    time, trust = Time(), trust or HubTrust()
+    async with a_hub().served() as hub:
+        identity = HubIdentity(HubApi(hub.url), OWN, trust, now=time, owner_uid=9999)
+        with closing(identity):
+            async with asyncio.timeout(60):
+                yield hub, identity, time
 
 
 async def refused(identity: HubIdentity, token: str | None, peer: Peer = PEER) -> str:
@@ -76,13 +69,11 @@ async def refused(identity: HubIdentity, token: str | None, peer: Peer = PEER) -
     return str(why.value)
 
 
-def test_a_token_is_its_owner_with_the_hubs_groups() -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+async def test_a_token_is_its_owner_with_the_hubs_groups() -> None:
+    async with asked() as (_hub, identity, _time):
         assert await identity.identify(PEER, "a") == ALICE
         assert await identity.identify(PEER, "c") == Principal("carol", (), True)
         assert await identity.identify(PEER, "s") == Principal("service:gpushare", (), False)
-
-    asking(work)
 
 
 @pytest.mark.parametrize(
@@ -93,22 +84,19 @@ def test_a_token_is_its_owner_with_the_hubs_groups() -> None:
         (HubTrust(admin_services=frozenset({"gpushare"})), "s", True),
     ],
 )
-def test_who_administers_is_a_setting(trust: HubTrust, token: str, admin: bool) -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+async def test_who_administers_is_a_setting(trust: HubTrust, token: str, admin: bool) -> None:
+    async with asked(trust) as (_hub, identity, _time):
         assert (await identity.identify(PEER, token)).admin is admin
 
-    asking(work, trust)
 
-
-def test_whom_the_pool_names_has_what_their_token_gives() -> None:
+async def test_whom_the_pool_names_has_what_their_token_gives() -> None:
     for trust in (
         HubTrust(),
         HubTrust(hub_admins=False),
         HubTrust(admin_groups=frozenset({"students"})),
         HubTrust(per_server=True),
     ):
-
-        async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        async with asked(trust) as (_hub, identity, _time):
             for token, admin in (("a", False), ("c", True)):
                 person = await identity.identify(PEER, token)
                 again = identity.vouched(person.environment, person.groups, admin)
@@ -117,20 +105,16 @@ def test_whom_the_pool_names_has_what_their_token_gives() -> None:
             with pytest.raises(IdentityRefused, match="no person's"):
                 identity.vouched("service:gpushare", (), True)
 
-        asking(work, trust)
-
 
 @pytest.mark.parametrize("uid", [0, 9999, 4711])
-def test_nobody_comes_in_without_a_token(uid: int) -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+async def test_nobody_comes_in_without_a_token(uid: int) -> None:
+    async with asked() as (_hub, identity, _time):
         assert "none was shown" in await refused(identity, None, Peer(1, uid, uid))
         assert "none was shown" in await refused(identity, "", Peer(1, uid, uid))
 
-    asking(work)
 
-
-def test_root_and_the_node_managers_user_need_none_where_that_is_said() -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+async def test_root_and_the_node_managers_user_need_none_where_that_is_said() -> None:
+    async with asked(HubTrust(host_admins=True)) as (_hub, identity, _time):
         assert "none was shown" in await refused(identity, None)
         assert "none was shown" in await refused(identity, "")
         assert (await identity.identify(Peer(1, 0, 0), None)).admin
@@ -138,25 +122,21 @@ def test_root_and_the_node_managers_user_need_none_where_that_is_said() -> None:
         # Who shows a token is its owner, whoever that is on the host.
         assert await identity.identify(Peer(1, 0, 0), "a") == ALICE
 
-    asking(work, HubTrust(host_admins=True))
-
 
 @pytest.mark.parametrize("token", ["unknown", "a\r\nX: y", "ä", "x" * 1025, "\0", " "])
-def test_what_is_no_token_is_refused_and_told_to_nobody(
+async def test_what_is_no_token_is_refused_and_told_to_nobody(
     token: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with asked() as (_hub, identity, _time):
         why = await refused(identity, token)
         assert "does not know this token" in why
         if len(token) > 2:
             assert token not in why + caplog.text
 
-    with caplog.at_level(logging.DEBUG):
-        asking(work)
 
-
-def test_a_revoked_token_works_as_long_as_is_said_and_no_longer() -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+async def test_a_revoked_token_works_as_long_as_is_said_and_no_longer() -> None:
+    async with asked() as (hub, identity, time):
         await identity.identify(PEER, "a")
         del hub.tokens["a"]
         time.now += 44
@@ -166,22 +146,20 @@ def test_a_revoked_token_works_as_long_as_is_said_and_no_longer() -> None:
         # A connection that was let in at the last instant is closed within 60 seconds.
         assert identity.recheck == 15.0
 
-    asking(work)
 
-
-def test_groups_follow_the_hub() -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+async def test_groups_follow_the_hub() -> None:
+    async with asked() as (hub, identity, time):
         await identity.identify(PEER, "a")
         hub.users["alice"] = ["staff", "students"]
         time.now += 61
         assert (await identity.identify(PEER, "a")).groups == ("staff", "students")
 
-    asking(work)
-
 
 @pytest.mark.parametrize("broken", [500, 502, 503])
-def test_a_known_token_is_believed_while_the_hub_is_away_but_not_for_ever(broken: int) -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+async def test_a_known_token_is_believed_while_the_hub_is_away_but_not_for_ever(
+    broken: int,
+) -> None:
+    async with asked() as (hub, identity, time):
         await identity.identify(PEER, "a")
         hub.broken = broken
         assert "cannot be asked" in await refused(identity, "c")
@@ -192,12 +170,10 @@ def test_a_known_token_is_believed_while_the_hub_is_away_but_not_for_ever(broken
         hub.broken = 0
         assert await identity.identify(PEER, "a") == ALICE
 
-    asking(work)
-
 
 @pytest.mark.parametrize("broken", [401, 403, 404, 429, 302, 200])
-def test_a_hub_that_answers_is_not_away(broken: int) -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+async def test_a_hub_that_answers_is_not_away(broken: int) -> None:
+    async with asked() as (hub, identity, time):
         await identity.identify(PEER, "a")
         hub.broken = broken
         time.now += 60
@@ -210,11 +186,9 @@ def test_a_hub_that_answers_is_not_away(broken: int) -> None:
         else:
             assert await identity.identify(PEER, "a") == ALICE
 
-    asking(work)
 
-
-def test_a_hub_that_does_not_let_us_read_a_user_says_no() -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+async def test_a_hub_that_does_not_let_us_read_a_user_says_no() -> None:
+    async with asked() as (hub, identity, time):
         await identity.identify(PEER, "a")
         groups = hub.users.pop("alice")
         time.now += 60
@@ -222,11 +196,9 @@ def test_a_hub_that_does_not_let_us_read_a_user_says_no() -> None:
         hub.users["alice"], hub.broken = groups, 503
         await refused(identity, "a")
 
-    asking(work)
 
-
-def test_while_the_hub_is_away_a_token_is_good_for_the_os_user_who_showed_it() -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+async def test_while_the_hub_is_away_a_token_is_good_for_the_os_user_who_showed_it() -> None:
+    async with asked() as (hub, identity, time):
         other = Peer(1, 4712, 4712)
         await identity.identify(PEER, "a")
         hub.broken = 503
@@ -240,11 +212,9 @@ def test_while_the_hub_is_away_a_token_is_good_for_the_os_user_who_showed_it() -
         for peer in (PEER, other):
             assert await identity.identify(peer, "a") == ALICE
 
-    asking(work)
 
-
-def test_a_hub_that_hangs_costs_the_one_who_asks_and_no_other() -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+async def test_a_hub_that_hangs_costs_the_one_who_asks_and_no_other() -> None:
+    async with asked() as (hub, identity, _time):
         await identity.identify(PEER, "a")
         identity._api._timeout = 2.0  # from now on: this answer may take longer
         hub.held = asyncio.Event()
@@ -255,11 +225,9 @@ def test_a_hub_that_hangs_costs_the_one_who_asks_and_no_other() -> None:
         assert "cannot be asked" in await waiting
         hub.held.set()
 
-    asking(work)
 
-
-def test_many_who_show_one_token_are_one_question() -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+async def test_many_who_show_one_token_are_one_question() -> None:
+    async with asked() as (hub, identity, _time):
         hub.held = asyncio.Event()
         tasks = [asyncio.create_task(identity.identify(PEER, "a")) for _ in range(200)]
         while not hub.asked["user"]:
@@ -270,13 +238,11 @@ def test_many_who_show_one_token_are_one_question() -> None:
         assert answers[1:] == [ALICE] * 199
         assert hub.asked == {"user": 1, "users/alice": 1}
 
-    asking(work)
 
-
-def test_a_flood_of_wrong_tokens_is_forgotten_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_flood_of_wrong_tokens_is_forgotten_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubidentity, "REMEMBERED", 50)
 
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+    async with asked() as (hub, identity, time):
         await identity.identify(PEER, "a")
         for number in range(120):
             await refused(identity, f"wrong-{number}")
@@ -288,11 +254,9 @@ def test_a_flood_of_wrong_tokens_is_forgotten_again(monkeypatch: pytest.MonkeyPa
         time.now += 60
         assert await identity.identify(PEER, "a") == ALICE
 
-    asking(work)
 
-
-def test_thousands_of_wrong_tokens_cost_the_hub_little_and_others_nothing() -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+async def test_thousands_of_wrong_tokens_cost_the_hub_little_and_others_nothing() -> None:
+    async with asked() as (hub, identity, time):
         await identity.identify(PEER, "a")
         wrong = [identity.identify(PEER, f"wrong-{number}") for number in range(2_000)]
         answers = await asyncio.gather(*wrong, return_exceptions=True)
@@ -309,22 +273,18 @@ def test_thousands_of_wrong_tokens_cost_the_hub_little_and_others_nothing() -> N
         assert (await identity.identify(PEER, "a")).groups == ("staff",)
         assert (await identity.identify(PEER, "c")).admin
 
-    asking(work)
 
-
-def test_wrong_tokens_of_many_users_are_bounded_for_the_hub() -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+async def test_wrong_tokens_of_many_users_are_bounded_for_the_hub() -> None:
+    async with asked() as (hub, identity, _time):
         for uid in range(5000, 5004):  # more than the Hub is asked, of more than one may ask
             peer = Peer(0, uid, uid)
             wrong = [identity.identify(peer, f"wrong-{uid}-{number}") for number in range(250)]
             await asyncio.gather(*wrong, return_exceptions=True)
         assert hub.asked["user"] == hubidentity.NEW_AT_ONCE
 
-    asking(work)
 
-
-def test_ones_many_good_tokens_take_nobody_elses_turn_at_the_hub() -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+async def test_ones_many_good_tokens_take_nobody_elses_turn_at_the_hub() -> None:
+    async with asked() as (hub, identity, time):
         stale = [f"carols-{number}" for number in range(40)]
         hub.tokens |= dict.fromkeys(stale, "carol")
         for token in stale:
@@ -347,11 +307,9 @@ def test_ones_many_good_tokens_take_nobody_elses_turn_at_the_hub() -> None:
         hub.held.set()
         await asyncio.gather(*hers)
 
-    asking(work)
 
-
-def test_who_waits_for_a_turn_only_does_not_find_the_hub_away() -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+async def test_who_waits_for_a_turn_only_does_not_find_the_hub_away() -> None:
+    async with asked() as (hub, identity, time):
         mine = [f"alices-{number}" for number in range(60)]
         hub.tokens |= dict.fromkeys(mine, "alice")
         for token in mine:
@@ -367,11 +325,9 @@ def test_who_waits_for_a_turn_only_does_not_find_the_hub_away() -> None:
         assert all(isinstance(answer, IdentityRefused) for answer in answers)
         assert any("too many questions wait" in str(answer) for answer in answers)
 
-    asking(work)
 
-
-def test_a_hub_that_hangs_is_away_for_all_who_wait_at_once() -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+async def test_a_hub_that_hangs_is_away_for_all_who_wait_at_once() -> None:
+    async with asked() as (hub, identity, time):
         mine = [f"alices-{number}" for number in range(40)]
         hub.tokens |= dict.fromkeys(mine, "alice")
         for token in mine:
@@ -383,16 +339,14 @@ def test_a_hub_that_hangs_is_away_for_all_who_wait_at_once() -> None:
         assert hub.asked["user"] == 40 + hubapi.EACH
         hub.held.set()
 
-    asking(work)
 
-
-def test_who_asks_again_and_again_spends_an_allowance_of_his_own(
+async def test_who_asks_again_and_again_spends_an_allowance_of_his_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(hubidentity, "ONES_AT_ONCE", 20)
     monkeypatch.setattr(hubidentity, "PATIENCE", 0.2)
 
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+    async with asked() as (hub, identity, time):
         many = hubidentity.ONES_AT_ONCE + 10
         mine = [f"alices-{number}" for number in range(many)]
         hub.tokens |= dict.fromkeys(mine, "alice")
@@ -411,30 +365,24 @@ def test_who_asks_again_and_again_spends_an_allowance_of_his_own(
         # She is another person.
         assert (await identity.identify(PEER, "c")).admin
 
-    asking(work)
-
 
 @pytest.mark.parametrize(("running", "environment"), [(["gpu"], "alice/gpu"), ([], "alice")])
-def test_a_token_for_a_server_that_does_not_run_has_no_quota_of_its_own(
+async def test_a_token_for_a_server_that_does_not_run_has_no_quota_of_its_own(
     running: list[str], environment: str
 ) -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+    async with asked(HubTrust(per_server=True)) as (hub, identity, _time):
         hub.scopes["a"] = SCOPES
         hub.servers["alice"] = running
         assert (await identity.identify(PEER, "a")).environment == environment
 
-    asking(work, HubTrust(per_server=True))
 
-
-def test_without_the_scopes_nobody_is_somebody_by_mistake(
+async def test_without_the_scopes_nobody_is_somebody_by_mistake(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+    async with asked() as (hub, identity, _time):
         del hub.users["alice"]
         assert "does not let the node manager read users" in await refused(identity, "a")
         assert "read:users:groups" in caplog.text
-
-    asking(work)
 
 
 SCOPES = ["users:activity!user=alice", "access:servers!server=alice/gpu"]
@@ -474,8 +422,8 @@ def test_no_scope_makes_a_user_somebody_else(scopes: list[str]) -> None:
         (None, False),
     ],
 )
-def test_a_token_for_something_else_gets_no_gpu(scopes: Any, lets_in: bool) -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+async def test_a_token_for_something_else_gets_no_gpu(scopes: Any, lets_in: bool) -> None:
+    async with asked(HubTrust(service="gpushare")) as (hub, identity, _time):
         hub.scopes["a"] = scopes
         if lets_in:
             assert await identity.identify(PEER, "a") == ALICE
@@ -484,28 +432,26 @@ def test_a_token_for_something_else_gets_no_gpu(scopes: Any, lets_in: bool) -> N
             assert "not for GPUs" in await refused(identity, "a")
         assert hub.asked["user"] == 1
 
-    asking(work, HubTrust(service="gpushare"))
 
-
-def test_a_services_token_needs_the_permission_as_a_users_does() -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+async def test_a_services_token_needs_the_permission_as_a_users_does() -> None:
+    async with asked(HubTrust(service="gpushare")) as (hub, identity, time):
         assert "not for GPUs" in await refused(identity, "s")
         hub.scopes["s"] = ["access:services!service=gpushare"]
         time.now += 60
         assert (await identity.identify(PEER, "s")).environment == "service:gpushare"
 
-    asking(work, HubTrust(service="gpushare"))
 
-
-def test_a_service_that_administers_needs_none() -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+async def test_a_service_that_administers_needs_none() -> None:
+    async with asked(HubTrust(service="gpushare", admin_services=frozenset({"gpushare"}))) as (
+        _hub,
+        identity,
+        _time,
+    ):
         assert (await identity.identify(PEER, "s")).admin
 
-    asking(work, HubTrust(service="gpushare", admin_services=frozenset({"gpushare"})))
 
-
-def test_no_user_has_a_services_environment() -> None:
-    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+async def test_no_user_has_a_services_environment() -> None:
+    async with asked() as (hub, identity, _time):
         real = hub.answer
         disguised = {"kind": "user", "name": "service:gpushare", "scopes": []}
 
@@ -515,8 +461,6 @@ def test_no_user_has_a_services_environment() -> None:
         hub.answer = answer  # type: ignore[method-assign]
         assert "does not know" in await refused(identity, "x")
         assert (await identity.identify(PEER, "s")).environment == "service:gpushare"
-
-    asking(work)
 
 
 # -- internal_ssl ----------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,26 +39,18 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path / "ledger.hub-people.json")
 
 
-def running(work: Callable[[], Awaitable[Any]]) -> Any:
-    return asyncio.run(asyncio.wait_for(work(), 60))  # type: ignore[arg-type]
-
-
-def vouched(host: Host, who: Principal = ALICE, *uids: int) -> str:
+async def vouched(host: Host, who: Principal = ALICE, *uids: int) -> str:
     """A node manager to which the Hub said yes, and that has ended since; the token's name."""
-
-    async def work() -> str:
-        memory = host.memory()
-        name = memory.name_of(TOKEN)
-        for uid in uids or (7,):
-            memory.keep(name, uid, host.now, who)
-        memory.close()
-        return name
-
-    return str(running(work))
+    memory = host.memory()
+    name = memory.name_of(TOKEN)
+    for uid in uids or (7,):
+        memory.keep(name, uid, host.now, who)
+    memory.close()
+    return name
 
 
-def test_it_is_good_from_the_hubs_yes_and_asking_for_it_adds_nothing(host: Host) -> None:
-    name = vouched(host)
+async def test_it_is_good_from_the_hubs_yes_and_asking_for_it_adds_nothing(host: Host) -> None:
+    name = await vouched(host)
     for _ in range(5):
         host.now += 119
         assert host.memory().recall(name, 7) == ALICE
@@ -67,25 +58,25 @@ def test_it_is_good_from_the_hubs_yes_and_asking_for_it_adds_nothing(host: Host)
     assert host.memory().recall(name, 7) is None
 
 
-def test_it_is_the_same_os_users_and_never_an_administrators(host: Host) -> None:
-    name = vouched(host, Principal("carol", (), True), 7, 8)
+async def test_it_is_the_same_os_users_and_never_an_administrators(host: Host) -> None:
+    name = await vouched(host, Principal("carol", (), True), 7, 8)
     memory = host.memory()
     assert memory.recall(name, 7) == memory.recall(name, 8) == Principal("carol", (), False)
     assert memory.recall(name, 9) is None
     assert memory.recall(memory.name_of("another"), 7) is None
 
 
-def test_another_boot_hub_or_key_knows_nobody(host: Host) -> None:
-    name = vouched(host)
+async def test_another_boot_hub_or_key_knows_nobody(host: Host) -> None:
+    name = await vouched(host)
     assert host.memory("boot 2").recall(name, 7) is None
     other = host.memory(key=b"x" * 32)
     assert other.recall(other.name_of(TOKEN), 7) is None
 
 
-def test_the_file_is_the_owners_and_tells_no_token(host: Host) -> None:
+async def test_the_file_is_the_owners_and_tells_no_token(host: Host) -> None:
     mask = os.umask(0)
     try:
-        vouched(host)
+        await vouched(host)
     finally:
         os.umask(mask)
     assert host.path.stat().st_mode & 0o777 == 0o600
@@ -95,103 +86,91 @@ def test_the_file_is_the_owners_and_tells_no_token(host: Host) -> None:
     assert [path.name for path in host.path.parent.iterdir()] == [host.path.name]
 
 
-def test_a_no_is_kept_at_once(host: Host) -> None:
-    name = vouched(host)
+async def test_a_no_is_kept_at_once(host: Host) -> None:
+    name = await vouched(host)
 
-    async def work() -> None:
-        await host.memory().erase(name)
-        # As after a kill -9 just now.
-        assert host.memory().recall(name, 7) is None
-
-    running(work)
+    await host.memory().erase(name)
+    # As after a kill -9 just now.
+    assert host.memory().recall(name, 7) is None
 
 
-def test_a_no_that_cannot_be_written_takes_everybody_along(
+async def test_a_no_that_cannot_be_written_takes_everybody_along(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    name = vouched(host)
+    name = await vouched(host)
 
     monkeypatch.setattr("jupyter_gpushare.daemon.privatefile.write", full)
-    running(lambda: host.memory().erase(name))
+    await host.memory().erase(name)
     assert not host.path.exists()
     assert "No space left" in caplog.text
 
 
-def test_who_removes_the_file_is_obeyed_by_a_node_manager_that_runs(host: Host) -> None:
-    name = vouched(host)
+async def test_who_removes_the_file_is_obeyed_by_a_node_manager_that_runs(host: Host) -> None:
+    name = await vouched(host)
 
-    async def work() -> None:
-        memory = host.memory()
-        assert memory.recall(name, 7) == ALICE
-        host.path.unlink()
-        assert memory.recall(name, 7) is None
-        memory.keep(memory.name_of("bobs"), 8, host.now, Principal("bob"))
-        memory.close()
-        assert host.memory().recall(name, 7) is None
-        assert host.memory().recall(memory.name_of("bobs"), 8) == Principal("bob")
-
-    running(work)
+    memory = host.memory()
+    assert memory.recall(name, 7) == ALICE
+    host.path.unlink()
+    assert memory.recall(name, 7) is None
+    memory.keep(memory.name_of("bobs"), 8, host.now, Principal("bob"))
+    memory.close()
+    assert host.memory().recall(name, 7) is None
+    assert host.memory().recall(memory.name_of("bobs"), 8) == Principal("bob")
 
 
 def full(path: Path, document: Any) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_who_has_all_forgotten_is_obeyed_though_no_file_is_there(
+async def test_who_has_all_forgotten_is_obeyed_though_no_file_is_there(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that was full took the file, and what the node manager knows is still there."""
-    name = vouched(host)
+    name = await vouched(host)
 
-    async def work() -> None:
-        memory = host.memory()
-        with monkeypatch.context() as patch:
-            patch.setattr("jupyter_gpushare.daemon.privatefile.write", full)
-            memory.keep(memory.name_of("bobs"), 8, host.now, Principal("bob"))
-            await memory.erase(memory.name_of("bobs"))
-        assert not host.path.exists()
-        assert memory.recall(name, 7) == ALICE
-        hubmemory.forget(host.path)
-        assert memory.recall(name, 7) is None
-        memory.close()
-        assert host.memory().recall(name, 7) is None
-
-    running(work)
+    memory = host.memory()
+    with monkeypatch.context() as patch:
+        patch.setattr("jupyter_gpushare.daemon.privatefile.write", full)
+        memory.keep(memory.name_of("bobs"), 8, host.now, Principal("bob"))
+        await memory.erase(memory.name_of("bobs"))
+    assert not host.path.exists()
+    assert memory.recall(name, 7) == ALICE
+    hubmemory.forget(host.path)
+    assert memory.recall(name, 7) is None
+    memory.close()
+    assert host.memory().recall(name, 7) is None
 
 
-def test_what_is_just_being_written_is_forgotten_too(
+async def test_what_is_just_being_written_is_forgotten_too(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = vouched(host)
+    name = await vouched(host)
     real = privatefile.write
 
     def forgotten_meanwhile(path: Path, document: Any) -> None:
         hubmemory.forget(path)
         real(path, document)
 
-    async def work() -> None:
-        memory = host.memory()
-        memory.keep(memory.name_of("bobs"), 8, host.now, Principal("bob"))
-        with monkeypatch.context() as patch:
-            patch.setattr("jupyter_gpushare.daemon.privatefile.write", forgotten_meanwhile)
-            memory.keep(memory.name_of("carols"), 9, host.now, Principal("carol"))
-            await memory.erase(memory.name_of("carols"))
-        assert not host.path.exists()
-        # As after a kill -9 just now, and in the one that runs.
-        assert host.memory().recall(name, 7) is None
-        assert memory.recall(name, 7) is None
-        # Whom the Hub vouches for from then on is remembered.
-        memory.keep(memory.name_of("bobs"), 8, host.now, Principal("bob"))
-        memory.close()
-        assert host.memory().recall(memory.name_of("bobs"), 8) == Principal("bob")
-
-    running(work)
+    memory = host.memory()
+    memory.keep(memory.name_of("bobs"), 8, host.now, Principal("bob"))
+    with monkeypatch.context() as patch:
+        patch.setattr("jupyter_gpushare.daemon.privatefile.write", forgotten_meanwhile)
+        memory.keep(memory.name_of("carols"), 9, host.now, Principal("carol"))
+        await memory.erase(memory.name_of("carols"))
+    assert not host.path.exists()
+    # As after a kill -9 just now, and in the one that runs.
+    assert host.memory().recall(name, 7) is None
+    assert memory.recall(name, 7) is None
+    # Whom the Hub vouches for from then on is remembered.
+    memory.keep(memory.name_of("bobs"), 8, host.now, Principal("bob"))
+    memory.close()
+    assert host.memory().recall(memory.name_of("bobs"), 8) == Principal("bob")
 
 
-def test_a_no_that_waits_for_a_slow_disk_is_kept_at_the_end(
+async def test_a_no_that_waits_for_a_slow_disk_is_kept_at_the_end(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = vouched(host)
+    name = await vouched(host)
     real, begun, go_on = privatefile.write, threading.Event(), threading.Event()
 
     def slow(path: Path, document: Any) -> None:
@@ -199,70 +178,63 @@ def test_a_no_that_waits_for_a_slow_disk_is_kept_at_the_end(
         assert go_on.wait(60)
         real(path, document)
 
-    async def work() -> None:
-        memory = host.memory()
-        other = memory.name_of("bobs")
-        memory.keep(other, 8, host.now, Principal("bob"))
-        monkeypatch.setattr("jupyter_gpushare.daemon.privatefile.write", slow)
-        first = asyncio.create_task(memory.erase(other))
-        assert await asyncio.to_thread(begun.wait, 10)
-        second = asyncio.create_task(memory.erase(name))
-        while memory.environment(name):
-            await asyncio.sleep(0)
-        for task in (first, second):
-            task.cancel()
-        threading.Timer(0.05, go_on.set).start()
-        memory.close()
-        assert host.memory().recall(name, 7) is None
-
-    running(work)
+    memory = host.memory()
+    other = memory.name_of("bobs")
+    memory.keep(other, 8, host.now, Principal("bob"))
+    monkeypatch.setattr("jupyter_gpushare.daemon.privatefile.write", slow)
+    first = asyncio.create_task(memory.erase(other))
+    assert await asyncio.to_thread(begun.wait, 10)
+    second = asyncio.create_task(memory.erase(name))
+    while memory.environment(name):
+        await asyncio.sleep(0)
+    for task in (first, second):
+        task.cancel()
+    threading.Timer(0.05, go_on.set).start()
+    memory.close()
+    assert host.memory().recall(name, 7) is None
     assert host.memory().recall(name, 7) is None
 
 
-def test_ones_many_tokens_push_nobody_out(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = vouched(host)
-    monkeypatch.setattr(hubmemory, "MOST", 20)
-
-    async def work() -> None:
-        memory = host.memory()
-        host.now += 1
-        for number in range(100):
-            # Also by named servers, of which there may be any number.
-            for of in ("bob", f"bob/{number}"):
-                his = memory.name_of(f"{of} {number}")
-                memory.keep(his, 8, host.now, Principal(of))
-        memory.close()
-        assert memory.recall(name, 7) == host.memory().recall(name, 7) == ALICE
-        people = json.loads(host.path.read_text())["people"].values()
-        assert len(people) == 20
-        assert sum(known["environment"] == "bob" for known in people) <= hubmemory.MOST_OF_ONE
-
-    running(work)
-
-
-def test_what_is_new_is_written_soon_and_seldom(
+async def test_ones_many_tokens_push_nobody_out(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work() -> None:
-        memory = host.memory()
-        names = [memory.name_of(f"token {number}") for number in range(300)]
-        memory.keep(names[0], 7, host.now, ALICE)
-        while not host.path.exists():
-            await asyncio.sleep(0.01)
-        first = host.path.stat().st_ino
-        for _ in range(5):
-            host.now += 1
-            for name in names:
-                memory.keep(name, 7, host.now, Principal(name))
-        assert memory._due is not None
-        left = memory._due.when() - asyncio.get_running_loop().time()
-        assert left > hubmemory.WRITE_EACH / 2, "the next one is written much later"
-        assert host.path.stat().st_ino == first
-        monkeypatch.setattr(hubmemory, "MOST", 200)
-        memory.close()
-        assert len(json.loads(host.path.read_text())["people"]) == 200
+    name = await vouched(host)
+    monkeypatch.setattr(hubmemory, "MOST", 20)
 
-    running(work)
+    memory = host.memory()
+    host.now += 1
+    for number in range(100):
+        # Also by named servers, of which there may be any number.
+        for of in ("bob", f"bob/{number}"):
+            his = memory.name_of(f"{of} {number}")
+            memory.keep(his, 8, host.now, Principal(of))
+    memory.close()
+    assert memory.recall(name, 7) == host.memory().recall(name, 7) == ALICE
+    people = json.loads(host.path.read_text())["people"].values()
+    assert len(people) == 20
+    assert sum(known["environment"] == "bob" for known in people) <= hubmemory.MOST_OF_ONE
+
+
+async def test_what_is_new_is_written_soon_and_seldom(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = host.memory()
+    names = [memory.name_of(f"token {number}") for number in range(300)]
+    memory.keep(names[0], 7, host.now, ALICE)
+    while not host.path.exists():
+        await asyncio.sleep(0.01)
+    first = host.path.stat().st_ino
+    for _ in range(5):
+        host.now += 1
+        for name in names:
+            memory.keep(name, 7, host.now, Principal(name))
+    assert memory._due is not None
+    left = memory._due.when() - asyncio.get_running_loop().time()
+    assert left > hubmemory.WRITE_EACH / 2, "the next one is written much later"
+    assert host.path.stat().st_ino == first
+    monkeypatch.setattr(hubmemory, "MOST", 200)
+    memory.close()
+    assert len(json.loads(host.path.read_text())["people"]) == 200
 
 
 @pytest.mark.parametrize(

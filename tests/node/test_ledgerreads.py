@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,10 +15,10 @@ from jupyter_gpushare.ledger.reads import LedgerReads
 from jupyter_gpushare.node.wire.turnstile import Turnstile
 
 
-def test_a_slow_disk_stops_nobodys_heartbeats(tmp_path: Path) -> None:
+async def test_a_slow_disk_stops_nobodys_heartbeats(tmp_path: Path) -> None:
     """The thread only waits, as for a disk: whom it reads for may call at once."""
 
-    async def story(reads: LedgerReads) -> None:
+    async with reading(tmp_path) as reads:
         turnstile = Turnstile(asyncio.get_running_loop(), Purses(500.0, 100.0), Purses(1.0, 1.0))
         reads._charges = turnstile
 
@@ -27,8 +28,6 @@ def test_a_slow_disk_stops_nobodys_heartbeats(tmp_path: Path) -> None:
         await reads.ask("alice", wait)
         assert turnstile.enter(_Beat())
 
-    play(story, tmp_path)
-
 
 class _Beat:
     owner = "alice"
@@ -37,8 +36,8 @@ class _Beat:
         return False
 
 
-def test_a_reading_that_keeps_the_processor_is_charged(tmp_path: Path) -> None:
-    async def story(reads: LedgerReads) -> None:
+async def test_a_reading_that_keeps_the_processor_is_charged(tmp_path: Path) -> None:
+    async with reading(tmp_path) as reads:
         told: list[tuple[object, float]] = []
         reads._charges = SimpleNamespace(  # type: ignore[assignment]
             took=lambda owner, seconds: told.append((owner, seconds))
@@ -48,17 +47,13 @@ def test_a_reading_that_keeps_the_processor_is_charged(tmp_path: Path) -> None:
         assert owner == "alice"
         assert seconds > 0.001
 
-    play(story, tmp_path)
 
-
-def play(story: Callable[[LedgerReads], Awaitable[None]], path: Path) -> None:
-    async def scene() -> None:
-        ledger = Ledger.open(path / "ledger.sqlite", history=1e9, wall=1.7e9)
-        reads = LedgerReads(ledger)
-        try:
-            await story(reads)
-        finally:
-            await reads.close()
-            ledger.close()
-
-    asyncio.run(scene())
+@asynccontextmanager
+async def reading(path: Path) -> AsyncIterator[LedgerReads]:
+    ledger = Ledger.open(path / "ledger.sqlite", history=1e9, wall=1.7e9)
+    reads = LedgerReads(ledger)
+    try:
+        yield reads
+    finally:
+        await reads.close()
+        ledger.close()

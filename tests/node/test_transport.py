@@ -10,7 +10,7 @@ import socket
 import stat
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -222,22 +222,14 @@ async def open_house(path: Path, **how: Any) -> AsyncIterator[House]:
     assert not troubles, "something raised into the event loop"
 
 
-def play(story: Callable[[House], Awaitable[None]], path: Path, **how: Any) -> None:
-    async def scene() -> None:
-        async with open_house(path, **how) as house:
-            await story(house)
-
-    asyncio.run(scene())
-
-
 TASK = {"name": "n", "kind": "process"}
 
 
 # -- the polite -----------------------------------------------------------------------
 
 
-def test_hello_and_calls(place: Path) -> None:
-    async def story(house: House) -> None:
+async def test_hello_and_calls(place: Path) -> None:
+    async with open_house(place / "s") as house:
         wire = await house.guest()
         house.host.answer = {"gpus": []}
         assert await wire.call(Method.STATUS) == {"gpus": []}
@@ -248,11 +240,9 @@ def test_hello_and_calls(place: Path) -> None:
         assert conn.peer is not None
         assert conn.peer.uid == os.getuid()
 
-    play(story, place / "s")
 
-
-def test_answers_come_when_they_are_ready_not_in_order(place: Path) -> None:
-    async def story(house: House) -> None:
+async def test_answers_come_when_they_are_ready_not_in_order(place: Path) -> None:
+    async with open_house(place / "s") as house:
         wire = await house.guest()
         first = await wire.send(Method.REQUEST, task=TASK)
         await wire.call(Method.STATUS)
@@ -262,11 +252,9 @@ def test_answers_come_when_they_are_ready_not_in_order(place: Path) -> None:
         assert isinstance(await wire.next(), Notification)
         assert await wire.next() == Answer(first, {"lease": "l"})
 
-    play(story, place / "s")
 
-
-def test_an_answer_that_is_no_json_is_our_bug_and_said_so(place: Path) -> None:
-    async def story(house: House) -> None:
+async def test_an_answer_that_is_no_json_is_our_bug_and_said_so(place: Path) -> None:
+    async with open_house(place / "s") as house:
         wire = await house.guest()
         house.host.answer = {"usage": float("nan")}
         await wire.send(Method.STATUS)
@@ -274,15 +262,13 @@ def test_an_answer_that_is_no_json_is_our_bug_and_said_so(place: Path) -> None:
         house.host.answer = {}
         assert await wire.call(Method.STATUS) == {}
 
-    play(story, place / "s")
-
 
 # -- hello ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", [Method.STATUS, Method.QUOTA_LIST, Method.WATCH])
-def test_before_hello_nothing_is_answered(place: Path, method: Method) -> None:
-    async def story(house: House) -> None:
+async def test_before_hello_nothing_is_answered(place: Path, method: Method) -> None:
+    async with open_house(place / "s") as house:
         wire = await house.connect()
         call_id = await wire.send(method)
         error = await wire.error()
@@ -292,17 +278,13 @@ def test_before_hello_nothing_is_answered(place: Path, method: Method) -> None:
         await wire.hello()
         await wire.call(method)
 
-    play(story, place / "s")
 
-
-def test_a_malformed_hello_is_a_bad_request_and_may_be_said_again(place: Path) -> None:
-    async def story(house: House) -> None:
+async def test_a_malformed_hello_is_a_bad_request_and_may_be_said_again(place: Path) -> None:
+    async with open_house(place / "s") as house:
         wire = await house.connect()
         await wire.send(Method.HELLO, protocol="1", client=CLIENT)
         assert (await wire.error()).error.reason is Reason.BAD_REQUEST
         await wire.hello()
-
-    play(story, place / "s")
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -340,25 +322,21 @@ async def test_what_comes_behind_hello_waits_until_it_is_known_who_says_it(
 
 
 @pytest.mark.parametrize("speaks", [b"", b'{"jsonrpc": "2.0", "id": 1,', b"\n\n\n"])
-def test_silence_instead_of_hello_is_ended(place: Path, speaks: bytes) -> None:
-    async def story(house: House) -> None:
+async def test_silence_instead_of_hello_is_ended(place: Path, speaks: bytes) -> None:
+    async with open_house(place / "s", limits=Limits(hello_timeout=0.1)) as house:
         wire = await house.connect()
         await wire.say(speaks)
         error = await wire.error()
         assert (error.id, error.error.reason) == (None, Reason.TIMED_OUT)
         assert await wire.ended()
 
-    play(story, place / "s", limits=Limits(hello_timeout=0.1))
 
-
-def test_who_said_hello_in_time_is_left_alone(place: Path) -> None:
-    async def story(house: House) -> None:
+async def test_who_said_hello_in_time_is_left_alone(place: Path) -> None:
+    async with open_house(place / "s", limits=Limits(hello_timeout=3.0)) as house:
         wire, other = await house.guest(), await house.connect()
         # The other's end shows that the deadline of both has passed.
         assert (await other.error()).error.reason is Reason.TIMED_OUT
         await wire.call(Method.STATUS)
-
-    play(story, place / "s", limits=Limits(hello_timeout=3.0))
 
 
 @pytest.mark.parametrize(
@@ -446,8 +424,8 @@ async def test_a_client_that_leaves_while_it_is_looked_at_again_is_forgotten(pla
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
-def test_an_over_long_line_ends_its_connection_only(place: Path, end: bytes) -> None:
-    async def story(house: House) -> None:
+async def test_an_over_long_line_ends_its_connection_only(place: Path, end: bytes) -> None:
+    async with open_house(place / "s") as house:
         other, wire = await house.guest(), await house.guest()
         await wire.say(b"x" * MAX_LINE + end)
         error = await wire.error()
@@ -456,29 +434,28 @@ def test_an_over_long_line_ends_its_connection_only(place: Path, end: bytes) -> 
         assert await wire.ended()
         await other.call(Method.STATUS)
 
-    play(story, place / "s")
-
 
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(st.binary(min_size=1, max_size=200).filter(lambda b: b"\n" not in b), max_size=5))
 def test_binary_garbage_is_answered_and_harms_nobody(place: Path, garbage: list[bytes]) -> None:
-    async def story(house: House) -> None:
-        wire = await house.guest()
-        for line in garbage:
-            await wire.say(line + b"\n")
-        lines = [line for line in garbage if line.strip()]
-        for _ in lines:
-            assert (await wire.error()).error.reason is Reason.BAD_REQUEST
-        await wire.call(Method.STATUS)
+    async def story() -> None:
+        async with open_house(place / "s") as house:
+            wire = await house.guest()
+            for line in garbage:
+                await wire.say(line + b"\n")
+            lines = [line for line in garbage if line.strip()]
+            for _ in lines:
+                assert (await wire.error()).error.reason is Reason.BAD_REQUEST
+            await wire.call(Method.STATUS)
 
-    play(story, place / "s")
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("half", [b"{", b'{"jsonrpc":"2.0","id":1,"method":"status"}', b"\xff"])
-def test_half_a_line_and_then_the_end_is_no_call(place: Path, half: bytes) -> None:
-    async def story(house: House) -> None:
+async def test_half_a_line_and_then_the_end_is_no_call(place: Path, half: bytes) -> None:
+    async with open_house(place / "s") as house:
         wire = await house.guest()
         await wire.say(half)
         wire.writer.write_eof()
@@ -486,11 +463,11 @@ def test_half_a_line_and_then_the_end_is_no_call(place: Path, half: bytes) -> No
         await house.host.until(lambda: len(house.host.closed) == 1)
         assert house.host.calls == 0
 
-    play(story, place / "s")
 
-
-def test_a_flood_is_read_as_fast_as_its_owner_may_call_and_delays_nobody(place: Path) -> None:
-    async def story(house: House) -> None:
+async def test_a_flood_is_read_as_fast_as_its_owner_may_call_and_delays_nobody(place: Path) -> None:
+    async with open_house(
+        place / "s", limits=Limits(burst=10, calls_per_second=30.0), identity=ByToken()
+    ) as house:
         flooders = [await house.guest("mallory") for _ in range(4)]
         other = await house.guest("alice")
         before = house.host.calls
@@ -506,11 +483,11 @@ def test_a_flood_is_read_as_fast_as_its_owner_may_call_and_delays_nobody(place: 
                 assert isinstance(await wire.next(), Answer), "nobody is refused for being fast"
         assert house.host.calls - before == 43
 
-    play(story, place / "s", limits=Limits(burst=10, calls_per_second=30.0), identity=ByToken())
 
-
-def test_a_flood_of_nonsense_is_slowed_down_too(place: Path) -> None:
-    async def story(house: House) -> None:
+async def test_a_flood_of_nonsense_is_slowed_down_too(place: Path) -> None:
+    async with open_house(
+        place / "s", limits=Limits(burst=10, calls_per_second=1.0), identity=ByToken()
+    ) as house:
         wire, other = await house.guest("mallory"), await house.guest("alice")
         await wire.say(b'{"jsonrpc":"2.0","id":1,"method":"nope"}\n' * 2000)
         refused = house.transport.refusals[Reason.BAD_REQUEST]
@@ -519,15 +496,15 @@ def test_a_flood_of_nonsense_is_slowed_down_too(place: Path) -> None:
         for _ in range(10):
             assert (await wire.error()).error.reason is Reason.BAD_REQUEST
 
-    play(story, place / "s", limits=Limits(burst=10, calls_per_second=1.0), identity=ByToken())
-
 
 @pytest.mark.parametrize("said", [b" ", b"\n"])
 @pytest.mark.parametrize("is_guest", [True, False])
-def test_who_sends_no_whole_line_is_read_no_more_than_the_allowance(
+async def test_who_sends_no_whole_line_is_read_no_more_than_the_allowance(
     place: Path, said: bytes, is_guest: bool
 ) -> None:
-    async def story(house: House) -> None:
+    async with open_house(
+        place / "s", limits=Limits(burst=5, calls_per_second=30.0), identity=ByToken()
+    ) as house:
         wire = await (house.guest("mallory") if is_guest else house.connect())
         await house.guest("alice")
         conn = house.host.opened[0]
@@ -542,11 +519,9 @@ def test_who_sends_no_whole_line_is_read_no_more_than_the_allowance(
             while wire.writer.transport.get_write_buffer_size() == left:
                 await asyncio.sleep(0.01)
 
-    play(story, place / "s", limits=Limits(burst=5, calls_per_second=30.0), identity=ByToken())
 
-
-def test_many_hellos_at_once_do_not_hold_the_loop(place: Path) -> None:
-    async def story(house: House) -> None:
+async def test_many_hellos_at_once_do_not_hold_the_loop(place: Path) -> None:
+    async with open_house(place / "s") as house:
         turn, in_turn = 0, Counter[int]()
         loop, greets = asyncio.get_running_loop(), house.host.on_hello
 
@@ -574,11 +549,11 @@ def test_many_hellos_at_once_do_not_hold_the_loop(place: Path) -> None:
         assert in_turn.total() == 150
         assert max(in_turn.values()) < 20
 
-    play(story, place / "s")
 
-
-def test_hellos_are_spent_of_the_allowance_and_delay_nobody_else(place: Path) -> None:
-    async def story(house: House) -> None:
+async def test_hellos_are_spent_of_the_allowance_and_delay_nobody_else(place: Path) -> None:
+    async with open_house(
+        place / "s", limits=Limits(burst=10, calls_per_second=30.0), identity=ByToken()
+    ) as house:
         floods = [await house.connect() for _ in range(40)]
         for wire in floods:
             await wire.send(Method.HELLO, protocol=1, client=CLIENT, token="mallory")
@@ -588,13 +563,11 @@ def test_hellos_are_spent_of_the_allowance_and_delay_nobody_else(place: Path) ->
         for wire in floods:
             assert isinstance(await wire.next(), Answer), "nobody is refused for being fast"
 
-    play(story, place / "s", limits=Limits(burst=10, calls_per_second=30.0), identity=ByToken())
 
-
-def test_the_kernel_keeps_little_of_what_is_not_read(place: Path) -> None:
+async def test_the_kernel_keeps_little_of_what_is_not_read(place: Path) -> None:
     """What it keeps nobody counts: with its usual buffers it were 200 KiB a connection."""
 
-    async def story(house: House) -> None:
+    async with open_house(place / "s") as house:
         wire = await house.guest()
         wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
         (conn,) = house.host.opened
@@ -603,11 +576,11 @@ def test_the_kernel_keeps_little_of_what_is_not_read(place: Path) -> None:
         wire.writer.transport.resume_reading()  # type: ignore[attr-defined]
         assert isinstance(await wire.next(), Notification)
 
-    play(story, place / "s")
 
-
-def test_what_waits_for_its_turn_is_not_read(place: Path) -> None:
-    async def story(house: House) -> None:
+async def test_what_waits_for_its_turn_is_not_read(place: Path) -> None:
+    async with open_house(
+        place / "s", limits=Limits(burst=5, calls_per_second=1.0), identity=ByToken()
+    ) as house:
         wire = await house.guest("mallory")
         conn = house.host.opened[0]
         line = b'{"jsonrpc":"2.0","id":1,"method":"nope","params":"' + b"x" * 10_000 + b'"}\n'
@@ -617,11 +590,10 @@ def test_what_waits_for_its_turn_is_not_read(place: Path) -> None:
         held = conn._protocol.framer._rest
         assert len(held) <= MAX_LINE + 16 * 1024
 
-    play(story, place / "s", limits=Limits(burst=5, calls_per_second=1.0), identity=ByToken())
 
-
-def test_all_connections_of_one_that_does_not_read_are_bounded_together(place: Path) -> None:
-    async def story(house: House) -> None:
+async def test_all_connections_of_one_that_does_not_read_are_bounded_together(place: Path) -> None:
+    limits = Limits(soft_buffer=1_000_000, hard_buffer=2_000_000)
+    async with open_house(place / "s", limits=limits, identity=ByToken()) as house:
         slow = [await house.guest("mallory") for _ in range(10)]
         other = await house.guest("alice")
         for wire in slow:
@@ -640,12 +612,10 @@ def test_all_connections_of_one_that_does_not_read_are_bounded_together(place: P
         await house.host.until(lambda: len(house.host.closed) > 0)
         assert all(conn.owner == "mallory" for conn in house.host.closed)
 
+
+async def test_one_long_answer_on_each_of_many_connections_counts_too(place: Path) -> None:
     limits = Limits(soft_buffer=1_000_000, hard_buffer=2_000_000)
-    play(story, place / "s", limits=limits, identity=ByToken())
-
-
-def test_one_long_answer_on_each_of_many_connections_counts_too(place: Path) -> None:
-    async def story(house: House) -> None:
+    async with open_house(place / "s", limits=limits, identity=ByToken()) as house:
         good = await house.guest("mallory")
         slow = [await house.guest("mallory") for _ in range(60)]
         for wire in slow:
@@ -657,12 +627,10 @@ def test_one_long_answer_on_each_of_many_connections_counts_too(place: Path) -> 
         await house.host.until(lambda: len(house.host.closed) > 50)
         await good.call(Method.STATUS)
 
-    limits = Limits(soft_buffer=1_000_000, hard_buffer=2_000_000)
-    play(story, place / "s", limits=limits, identity=ByToken())
 
-
-def test_all_that_do_not_read_are_bounded_together(place: Path) -> None:
-    async def story(house: House) -> None:
+async def test_all_that_do_not_read_are_bounded_together(place: Path) -> None:
+    limits = Limits(soft_buffer=1_000_000, hard_buffer=2_000_000, total_buffer=4_000_000)
+    async with open_house(place / "s", limits=limits, identity=ByToken()) as house:
         names = [f"mallory-{number}" for number in range(20)]
         slow = [await house.guest(name) for name in names for _ in range(3)]
         for wire in slow:
@@ -676,12 +644,9 @@ def test_all_that_do_not_read_are_bounded_together(place: Path) -> None:
         assert sum(conn.buffered for conn in theirs) < 4_000_000 + 20 * 10_000
         await (await house.guest("alice")).call(Method.STATUS)
 
-    limits = Limits(soft_buffer=1_000_000, hard_buffer=2_000_000, total_buffer=4_000_000)
-    play(story, place / "s", limits=limits, identity=ByToken())
 
-
-def test_the_same_id_twice_in_flight_is_refused_and_the_first_stays(place: Path) -> None:
-    async def story(house: House) -> None:
+async def test_the_same_id_twice_in_flight_is_refused_and_the_first_stays(place: Path) -> None:
+    async with open_house(place / "s") as house:
         wire = await house.guest()
         line = b'{"jsonrpc":"2.0","id":"x","method":"request","params":{"task":'
         line += b'{"name":"n","kind":"process"}}}\n'
@@ -702,11 +667,9 @@ def test_the_same_id_twice_in_flight_is_refused_and_the_first_stays(place: Path)
         await wire.say(line)
         await house.host.until(lambda: len(house.host.waiting) == 2)
 
-    play(story, place / "s")
 
-
-def test_open_calls_are_bounded(place: Path) -> None:
-    async def story(house: House) -> None:
+async def test_open_calls_are_bounded(place: Path) -> None:
+    async with open_house(place / "s", limits=Limits(calls_in_flight=3)) as house:
         wire = await house.guest()
         for _ in range(3):
             await wire.send(Method.REQUEST, task=TASK)
@@ -725,14 +688,12 @@ def test_open_calls_are_bounded(place: Path) -> None:
         assert (await wire.error()).error.reason is Reason.OVER_QUOTA
         await wire.call(Method.STATUS)
 
-    play(story, place / "s", limits=Limits(calls_in_flight=3))
-
 
 # -- how many -------------------------------------------------------------------------
 
 
-def test_connections_are_bounded(place: Path) -> None:
-    async def story(house: House) -> None:
+async def test_connections_are_bounded(place: Path) -> None:
+    async with open_house(place / "s", limits=Limits(connections_per_user=2)) as house:
         first, _second = await house.guest(), await house.guest()
         third = await house.connect()
         await third.send(Method.HELLO, protocol=1, client=CLIENT)
@@ -745,11 +706,9 @@ def test_connections_are_bounded(place: Path) -> None:
         await house.host.until(lambda: len(house.host.closed) == 2)
         await house.guest()
 
-    play(story, place / "s", limits=Limits(connections_per_user=2))
 
-
-def test_those_who_say_nothing_go_first(place: Path) -> None:
-    async def story(house: House) -> None:
+async def test_those_who_say_nothing_go_first(place: Path) -> None:
+    async with open_house(place / "s", limits=Limits(strangers=2)) as house:
         silent = [await house.connect() for _ in range(4)]
         await house.host.until(lambda: len(house.host.opened) == 4)
         for wire in silent[:2]:
@@ -763,11 +722,14 @@ def test_those_who_say_nothing_go_first(place: Path) -> None:
         await (await house.guest()).call(Method.STATUS)
         assert "say nothing" in (await flood[0].error()).error.message
 
-    play(story, place / "s", limits=Limits(strangers=2))
 
+async def test_one_who_takes_all_places_gives_them_up_for_others(place: Path) -> None:
+    async with open_house(
+        place / "s",
+        limits=Limits(connections=4),
+        identity=ByToken(),
+    ) as house:
 
-def test_one_who_takes_all_places_gives_them_up_for_others(place: Path) -> None:
-    async def story(house: House) -> None:
         async def come(name: str) -> Wire:
             wire = await house.connect()
             await wire.send(Method.HELLO, protocol=1, client=CLIENT, token=name)
@@ -786,19 +748,15 @@ def test_one_who_takes_all_places_gives_them_up_for_others(place: Path) -> None:
         assert "too many connections; try again" in (await again.error()).error.message
         await alice.call(Method.STATUS)
 
-    play(
-        story,
-        place / "s",
-        limits=Limits(connections=4),
-        identity=ByToken(),
-    )
 
-
-def test_nothing_is_left_of_those_who_went(place: Path) -> None:
+async def test_nothing_is_left_of_those_who_went(place: Path) -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
 
-    async def story(house: House) -> None:
+    async with open_house(
+        place / "s", limits=Limits(connections=3, connections_per_user=3)
+    ) as house:
+
         async def come_and_go(count: int) -> None:
             gone = len(house.host.closed)
             for number in range(count):
@@ -814,14 +772,13 @@ def test_nothing_is_left_of_those_who_went(place: Path) -> None:
         await come_and_go(60)
         assert descriptors() <= before
 
-    play(story, place / "s", limits=Limits(connections=3, connections_per_user=3))
-
 
 # -- the slow -------------------------------------------------------------------------
 
 
-def test_a_client_that_does_not_read_delays_nobody(place: Path) -> None:
-    async def story(house: House) -> None:
+async def test_a_client_that_does_not_read_delays_nobody(place: Path) -> None:
+    limits = Limits(soft_buffer=100_000, hard_buffer=1_000_000)
+    async with open_house(place / "s", limits=limits) as house:
         slow, quick = await house.guest(), await house.guest()
         # asyncio's reader must not read for it.
         slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -845,25 +802,22 @@ def test_a_client_that_does_not_read_delays_nobody(place: Path) -> None:
         assert last.params == {"status": "the newest"}
         await slow.call(Method.STATUS)
 
-    limits = Limits(soft_buffer=100_000, hard_buffer=1_000_000)
-    play(story, place / "s", limits=limits)
 
-
-def test_one_long_message_cuts_nobody_off(place: Path) -> None:
+async def test_one_long_message_cuts_nobody_off(place: Path) -> None:
     """Longer than the hard bound: it was not the client who let it pile up."""
 
-    async def story(house: House) -> None:
+    async with open_house(
+        place / "s", limits=Limits(soft_buffer=100_000, hard_buffer=500_000)
+    ) as house:
         house.host.answer = "x" * 2_000_000
         guest = await house.guest()
         for _ in range(3):
             assert await guest.call(Method.STATUS) is not None
         assert house.host.closed == []
 
-    play(story, place / "s", limits=Limits(soft_buffer=100_000, hard_buffer=500_000))
 
-
-def test_what_no_client_could_read_is_not_sent(place: Path) -> None:
-    async def story(house: House) -> None:
+async def test_what_no_client_could_read_is_not_sent(place: Path) -> None:
+    async with open_house(place / "s") as house:
         guest = await house.guest()
         conn = house.host.opened[0]
         conn.notify("changed", {"status": "x" * MAX_LINE_FROM_NODE})
@@ -875,11 +829,12 @@ def test_what_no_client_could_read_is_not_sent(place: Path) -> None:
         house.host.answer = "short"
         await guest.call(Method.STATUS)  # it is connected still
 
-    play(story, place / "s")
 
-
-def test_a_client_that_never_reads_is_closed_at_the_hard_bound(place: Path) -> None:
-    async def story(house: House) -> None:
+async def test_a_client_that_never_reads_is_closed_at_the_hard_bound(place: Path) -> None:
+    limits = Limits(
+        soft_buffer=100_000, hard_buffer=500_000, burst=100_000, calls_per_second=100_000.0
+    )
+    async with open_house(place / "s", limits=limits) as house:
         house.host.answer = "x" * 50_000
         rude, other = await house.guest(), await house.guest()
         conn = house.host.opened[0]
@@ -895,11 +850,6 @@ def test_a_client_that_never_reads_is_closed_at_the_hard_bound(place: Path) -> N
             await flood()
         assert house.host.calls < 100, "what a client does not read must not pile up"
         await other.call(Method.STATUS)
-
-    limits = Limits(
-        soft_buffer=100_000, hard_buffer=500_000, burst=100_000, calls_per_second=100_000.0
-    )
-    play(story, place / "s", limits=limits)
 
 
 async def test_ending_does_not_wait_for_a_client_that_never_reads(place: Path) -> None:
@@ -922,62 +872,53 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_an_embedded_socket_is_its_owners_only(place: Path) -> None:
-    async def story(house: House) -> None:
+async def test_an_embedded_socket_is_its_owners_only(place: Path) -> None:
+    async with open_house(place / "run" / "s") as house:
         assert mode(place / "run" / "s") == 0o600
         assert mode(place / "run") == 0o700
         await house.guest()
 
-    play(story, place / "run" / "s")
 
-
-def test_a_shared_socket_is_everybodys_whatever_the_umask(place: Path) -> None:
-    async def story(house: House) -> None:
-        assert mode(place / "new" / "s") == 0o666
-        assert mode(place / "new") == 0o755
-
+async def test_a_shared_socket_is_everybodys_whatever_the_umask(place: Path) -> None:
     mask = os.umask(0o077)
     try:
-        play(story, place / "new" / "s", shared=True)
+        async with open_house(place / "new" / "s", shared=True):
+            assert mode(place / "new" / "s") == 0o666
+            assert mode(place / "new") == 0o755
         assert os.umask(0o077) == 0o077, "the umask was not put back"
     finally:
         os.umask(mask)
 
 
-def test_a_shared_socket_that_nobody_can_reach_is_told_of(
+async def test_a_shared_socket_that_nobody_can_reach_is_told_of(
     place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(house: House) -> None:
-        pass
-
-    play(story, place / "s", shared=True)
-    assert not caplog.messages
+    async with open_house(place / "s", shared=True):
+        assert not caplog.messages
     place.chmod(0o700)
-    play(story, place / "s", shared=True)
+    async with open_house(place / "s", shared=True):
+        pass
     assert f"Nobody but its owner may enter {place}, " in caplog.text
 
 
-def test_a_home_may_have_a_longer_name_than_a_socket(place: Path) -> None:
+async def test_a_home_may_have_a_longer_name_than_a_socket(place: Path) -> None:
     """Linux takes 107 bytes for a socket's path."""
     folder = place / ("long-" * 30) / "runtime"
-
-    async def story(house: House) -> None:
+    async with open_house(folder / "s") as house:
         reader, writer = await open_streams(str(folder / "s"))
         wire = Wire(reader, writer)
         house.wires.append(wire)
         await (await wire.hello()).call(Method.STATUS)
         assert mode(folder / "s") == 0o600
-
-    play(story, folder / "s")
     assert list(folder.iterdir()) == [], "the socket is removed at the end"
 
 
-def test_a_node_manager_whose_folder_was_emptied_is_found_again(
+async def test_a_node_manager_whose_folder_was_emptied_is_found_again(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "NAME_LOOK", 0.01)
 
-    async def story(house: House) -> None:
+    async with open_house(place / "run" / "s") as house:
         guest = await house.guest()
         for _ in range(2):
             shutil.rmtree(place / "run")
@@ -987,32 +928,26 @@ def test_a_node_manager_whose_folder_was_emptied_is_found_again(
             await (await house.guest()).call(Method.STATUS)
         await guest.call(Method.STATUS)  # it is connected still
 
-    play(story, place / "run" / "s")
 
-
-def test_a_socket_for_everybody_says_when_it_was_listened_at_last(
+async def test_a_socket_for_everybody_says_when_it_was_listened_at_last(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "NAME_LOOK", 0.01)
 
-    async def story(house: House) -> None:
+    async with open_house(place / "s", shared=True) as _house:
         os.utime(place / "s", (1.0, 1.0))
         async with asyncio.timeout(WITHIN):
             while (place / "s").stat().st_mtime == 1.0:
                 await asyncio.sleep(0.01)
 
-    play(story, place / "s", shared=True)
 
-
-def test_a_live_node_managers_socket_is_left_alone(place: Path) -> None:
-    async def story(house: House) -> None:
+async def test_a_live_node_managers_socket_is_left_alone(place: Path) -> None:
+    async with open_house(place / "s") as house:
         second = make(place / "s")
         with pytest.raises(SocketInUse, match="Another node manager"):
             await second.transport.start()
         await second.transport.close()
         await house.guest()
-
-    play(story, place / "s")
 
 
 def test_a_busy_node_managers_socket_is_left_alone(place: Path) -> None:
