@@ -122,18 +122,6 @@ def test_programs_from_a_terminal(
     assert says.read_text() == expected
 
 
-@pytest.mark.parametrize("more", [{}, {"SLURM_JOB_ID": "7"}], ids=["cron", "sbatch"])
-def test_programs_without_a_terminal(says: Path, more: dict[str, str]) -> None:
-    subprocess.run(
-        [sys.executable, "-c", SAYS],
-        check=True,
-        start_new_session=True,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, **more},
-    )
-    assert says.read_text() == "batch"
-
-
 @pytest.fixture(params=[signal.SIG_DFL, signal.SIG_IGN], ids=["plain", "nohup"])
 def hang_up(request: pytest.FixtureRequest) -> Iterator[signal.Handlers]:
     """What a server does about SIGHUP, which its kernels inherit."""

@@ -127,17 +127,6 @@ def test_a_notebook_has_one_display_that_changes() -> None:
     assert publisher.published[-1][1]["text/plain"] == "GPUs granted. Waited 2 s."
 
 
-def test_two_waits_are_two_displays() -> None:
-    clock, publisher = Seconds(), Publisher()
-    for _ in range(2):
-        shown = NotebookDisplay(publisher, clock)
-        clock.now += 1
-        shown.update(FIRST)
-        shown.done()
-
-    assert len({display_id for display_id, _, _ in publisher.published}) == 2
-
-
 class Broken:
     """A stream or publisher that is in a bad way."""
 

@@ -70,15 +70,6 @@ def run(code: str, memory: list[int] | None, **environment: str) -> dict[str, An
     return result
 
 
-def test_torch() -> None:
-    code = """
-import torch
-print(json.dumps({"heard": heard, "sum": float(torch.ones(3).sum())}))
-"""
-    found = run(code, [8 * GIB], **{COLD: "1"})
-    assert found == {"heard": ["before torch", "after torch"], "sum": 3.0}
-
-
 JAX = """
 import jax
 from jaxlib import xla_client

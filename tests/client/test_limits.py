@@ -165,13 +165,13 @@ def test_a_limit_told_during_an_import_waits_for_the_framework() -> None:
     limits.changed(grant, {"GPU-1": 20 * GIB})
     assert answers.get(timeout=WITHIN) == ({}, False), "nothing here has a limit"
     limits.forget()
-    frameworks.comes("pretend", adapter)
+    frameworks.add("pretend", adapter)
     limits.changed(grant, {"GPU-1": 20 * GIB})
     assert answers.get(timeout=WITHIN) == ({"GPU-1": 20 * GIB}, True)
     frameworks.arrive("pretend", adapter, SimpleNamespace(), lambda _adapter: limits.of(grant))  # type: ignore[arg-type]
     assert told == [20 * GIB]
     fixed: Any = SimpleNamespace(live_limits=False)
-    frameworks.comes("fixed", fixed)
+    frameworks.add("fixed", fixed)
     assert frameworks.live is False
 
 

@@ -16,7 +16,7 @@ from support.node import until
 from support.scripted_node import GPU, LEASE, SECRET, ScriptedNode, Visitor
 
 from jupyter_gpushare.client.errors import LeaseLost, NodeUnavailable
-from jupyter_gpushare.client.session.session import Link, NobodyThere, Session
+from jupyter_gpushare.client.session.session import Link, Session
 from jupyter_gpushare.protocol.calls import Call
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method, Notice
@@ -115,6 +115,11 @@ def test_connecting_is_bounded(kind: str, recorder: Recorder) -> None:
     assert threading.active_count() == before
 
 
+def lives(visitor: Visitor) -> None:
+    visitor.welcome()
+    visitor.live()
+
+
 def test_an_interrupt_while_the_thread_starts_leaves_it_what_it_uses(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -136,7 +141,7 @@ def test_an_interrupt_while_the_thread_starts_leaves_it_what_it_uses(
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)
-    with ScriptedNode(lambda visitor: (visitor.welcome(), visitor.live())[0] and None) as node:
+    with ScriptedNode(lives) as node:
         session = Late(os.fspath(node.socket), lambda: None, 20.0)
         with pytest.raises(KeyboardInterrupt):
             session.open()
@@ -146,18 +151,10 @@ def test_an_interrupt_while_the_thread_starts_leaves_it_what_it_uses(
     assert not caplog.records, "no traceback for the person"
 
 
-def test_nobody_there(tmp_path: Any) -> None:
-    session = Session(os.fspath(tmp_path / "no.sock"), lambda: None, BOUND)
-    with pytest.raises(NobodyThere):
-        session.open()
-
-
 def test_a_node_manager_that_is_being_restarted_is_waited_for(recorder: Recorder) -> None:
-    with ScriptedNode(lambda visitor: (visitor.welcome(), visitor.live())[0] and None) as node:
+    with ScriptedNode(lives) as node:
         node.stop()
-        starter = threading.Timer(
-            0.3, node.restart, [lambda visitor: (visitor.welcome(), visitor.live())[0] and None]
-        )
+        starter = threading.Timer(0.3, node.restart, [lives])
         starter.start()
         session = Session(os.fspath(node.socket), lambda: None, 20.0)
         session.open(patience=20.0)
@@ -260,14 +257,15 @@ def both(visitor: Visitor) -> tuple[Call, Call]:
     return hello, request
 
 
-def test_the_first_request_goes_with_hello_in_one_round_trip(recorder: Recorder) -> None:
-    def script(visitor: Visitor) -> None:
-        hello, request = both(visitor)
-        visitor.welcome(hello=hello)
-        visitor.grant(request)
-        visitor.live()
+def grants_at_once(visitor: Visitor) -> None:
+    hello, request = both(visitor)
+    visitor.welcome(hello=hello)
+    visitor.grant(request)
+    visitor.live()
 
-    with ScriptedNode(script) as node, unopened(node, recorder) as session:
+
+def test_the_first_request_goes_with_hello_in_one_round_trip(recorder: Recorder) -> None:
+    with ScriptedNode(grants_at_once) as node, unopened(node, recorder) as session:
         assert ask(session, recorder)["lease"] == LEASE
         assert node.wait_for(Method.HEARTBEAT)
         assert len(node.calls(Method.REQUEST)) == node.connections == 1
@@ -285,21 +283,21 @@ def test_a_request_that_nobody_waits_for_any_more_is_taken_back(recorder: Record
 def test_a_node_manager_that_ends_before_it_answers_is_asked_again(recorder: Recorder) -> None:
     """It may have granted the request: the next one knows it by its id."""
 
-    def comes_back(visitor: Visitor) -> None:
-        hello, request = both(visitor)
-        visitor.welcome(hello=hello)
-        visitor.grant(request)
-        visitor.live()
-
     def ends(visitor: Visitor) -> None:
         both(visitor)
 
-    with ScriptedNode(ends, comes_back) as node, unopened(node, recorder) as session:
+    with ScriptedNode(ends, grants_at_once) as node, unopened(node, recorder) as session:
         assert ask(session, recorder)["lease"] == LEASE
         assert len({call.params.request_id for call in node.calls(Method.REQUEST)}) == 1
 
 
 # -- asking and waiting ------------------------------------------------------------------
+
+
+def holds(visitor: Visitor) -> None:
+    visitor.welcome()
+    visitor.grant(visitor.expect(Method.REQUEST))
+    visitor.live()
 
 
 def test_the_queue_may_take_longer_than_any_answer(recorder: Recorder) -> None:
@@ -365,12 +363,7 @@ def test_asking_again_after_a_restart_is_the_same_request(recorder: Recorder) ->
         visitor.welcome()
         visitor.expect(Method.REQUEST)
 
-    def grants(visitor: Visitor) -> None:
-        visitor.welcome()
-        visitor.grant(visitor.expect(Method.REQUEST))
-        visitor.live()
-
-    with ScriptedNode(dies, grants) as node, opened(node, recorder) as session:
+    with ScriptedNode(dies, holds) as node, opened(node, recorder) as session:
         assert ask(session, recorder)["lease"] == LEASE
         assert [call.params.request_id for call in node.calls(Method.REQUEST)] == ["r1", "r1"]
 
@@ -383,12 +376,7 @@ def test_the_place_in_the_queue_survives_a_hang(recorder: Recorder) -> None:
         visitor.queue(visitor.expect(Method.REQUEST))
         visitor.hang()
 
-    def grants(visitor: Visitor) -> None:
-        visitor.welcome()
-        visitor.grant(visitor.expect(Method.REQUEST))
-        visitor.live()
-
-    with ScriptedNode(falls_silent, grants) as node, opened(node, recorder, BOUND) as session:
+    with ScriptedNode(falls_silent, holds) as node, opened(node, recorder, BOUND) as session:
         assert ask(session, recorder)["gpus"] == [GPU]
         assert node.connections == 2
 
@@ -424,12 +412,6 @@ def test_revoked_while_waiting(recorder: Recorder) -> None:
 
 
 # -- holding -----------------------------------------------------------------------------
-
-
-def holds(visitor: Visitor) -> None:
-    visitor.welcome()
-    visitor.grant(visitor.expect(Method.REQUEST))
-    visitor.live()
 
 
 def test_attaches_again_after_a_restart(recorder: Recorder) -> None:
@@ -511,7 +493,7 @@ def test_hanging_up_just_when_the_wire_breaks_is_no_error(recorder, caplog):
 
     with ScriptedNode(script) as node, opened(node, recorder, timeout=5.0) as session:
         # As close() does, but the thread has not looked yet when the wire breaks.
-        session._link = Link.CLOSED
+        session.link = Link.CLOSED
         node.stop()
         assert session._thread is not None
         session._thread.join(SLACK)

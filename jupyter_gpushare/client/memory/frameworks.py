@@ -30,7 +30,6 @@ class Frameworks:
         self._known: dict[str, tuple[registry.Adapter, ModuleType | None]] = {}
         # Looking up a limit and telling it must be one step; else an older limit may be told last.
         self._telling = threading.RLock()
-        self._live: dict[str, bool] = {}
 
     def find(self, module: str) -> registry.Adapter | None:
         """A new adapter; ``None`` if no adapter works."""
@@ -45,12 +44,7 @@ class Frameworks:
 
     def add(self, module: str, adapter: registry.Adapter, loaded: ModuleType | None = None) -> None:
         """A framework is known from now on, and loaded where that is given."""
-        self.comes(module, adapter)
         self._known[module] = (adapter, loaded)
-
-    def comes(self, module: str, adapter: registry.Adapter) -> None:
-        """A framework is about to be imported."""
-        self._live[module] = is_live(adapter)
 
     @property
     def live(self) -> bool | None:
@@ -58,7 +52,8 @@ class Frameworks:
 
         ``None``: there is none yet.
         """
-        return all(self._live.values()) if self._live else None
+        known = tuple(self._known.values())
+        return all(is_live(adapter) for adapter, _loaded in known) if known else None
 
     def arrive(
         self,
@@ -79,7 +74,7 @@ class Frameworks:
 
     def inherit(self, parent: Frameworks) -> None:
         """After a fork: what the parent had imported is imported here."""
-        self._known, self._live = parent._known, dict(parent._live)
+        self._known = dict(parent._known)
 
     def catch_first_use(
         self, acquire: Callable[[str], Grant | None], expected: Callable[[], int]

@@ -65,7 +65,6 @@ class Ladder:
         bystanders: Callable[[], Bystanders] = look,
         room: Callable[[], Room | None] = lambda: None,
         alone: Callable[[], AbstractContextManager[None]] = nullcontext,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._frameworks = frameworks
         self._driver = driver
@@ -74,7 +73,6 @@ class Ladder:
         self._bystanders = bystanders
         self._room = room
         self._alone = alone
-        self._clock = clock
         self._moved: list[Parker] = []  # whose tensors are in host memory
         self._checkpointed = False
         self.memory = 0  # bytes in host memory now
@@ -127,14 +125,14 @@ class Ladder:
     def _give(
         self, needs: Sequence[Need], plan: Callable[[int], None], after: Rung, bounds: Bounds
     ) -> Given:
-        began = self._clock()
+        began = time.monotonic()
         self.lacking = 0
         why: list[str] = []
         if not self.holds:
             needs = self._after_trimming(needs)
             # Asked again after caches were emptied, the node manager needs what that left.
             if after is not Rung.TRIM and not bounds.elsewhere and _enough(needs, 0):
-                return Given(Rung.TRIM, seconds=self._clock() - began)
+                return Given(Rung.TRIM, seconds=time.monotonic() - began)
         present = self._bystanders()
         if (against := tasks_object(present)) is not None:
             raise CannotGive(against)
@@ -146,11 +144,11 @@ class Ladder:
             elif (against := threads_object(present)) is not None:
                 why.append(against)
             elif self._move_tensors(needs, plan, why):
-                return Given(Rung.STORAGE, self.memory, seconds=self._clock() - began)
+                return Given(Rung.STORAGE, self.memory, seconds=time.monotonic() - began)
         given = self._checkpoint(needs, plan, why, bounds)
         if given is None:
             raise CannotGive(" ".join(why))
-        return given._replace(seconds=self._clock() - began)
+        return given._replace(seconds=time.monotonic() - began)
 
     def _after_trimming(self, needs: Sequence[Need]) -> Sequence[Need]:
         freed = 0
@@ -257,7 +255,7 @@ class Ladder:
         ``gpu_map``: old to new UUIDs, as far as they differ. Raises
         :class:`NotBroughtBack` and :class:`ProcessLost`.
         """
-        began = self._clock()
+        began = time.monotonic()
         if self._checkpointed:
             self._settled(self._driver.resume(gpu_map or None, deadline_for(self.memory)))
             self._checkpointed = False
@@ -270,7 +268,7 @@ class Ladder:
                 raise NotBroughtBack(str(error)) from error
             self._moved.pop()
         self.memory = 0
-        return self._clock() - began
+        return time.monotonic() - began
 
     def _settled(self, outcome: Outcome) -> None:
         if outcome.result is Result.DONE:

@@ -142,7 +142,8 @@ class Turns:
         self._unreachable = unreachable
         self._gate = Gate.OPEN
         self._heard = _Heard()
-        self._takes_turns = False
+        #: Whether this task shares its GPU by turns now.
+        self.is_gated = False
         self._opened = threading.Event()
         self._cleared = False  # since the gate closed
         #: Gives this process's memory and has it again, at the end of a step (`True`) or at another
@@ -157,11 +158,6 @@ class Turns:
         self._said_hindrance = False
 
     @property
-    def is_gated(self) -> bool:
-        """Whether this task shares its GPU by turns now."""
-        return self._takes_turns
-
-    @property
     def is_closed(self) -> bool:
         """Whether this task should stop at the next gate."""
         return self._gate is Gate.CLOSED or self._asked is not None
@@ -169,9 +165,9 @@ class Turns:
     @property
     def wants_gates(self) -> bool:
         """Whether a gate is of use: this task takes turns, or nobody knows yet that it can."""
-        if self.leads_ranks:
-            return False
-        takes = self._has_lease and (self._takes_turns or self._is_new or self.is_closed)
+        if self.leads and not self.alone:
+            return False  # the ranks have gates of their own
+        takes = self._has_lease and (self.is_gated or self._is_new or self.is_closed)
         return takes or self.may_come
 
     @property
@@ -183,11 +179,6 @@ class Turns:
     def has_gates(self) -> bool:
         """Whether the node manager knows of a gate of this process's own."""
         return self._has_lease and not self._is_new
-
-    @property
-    def leads_ranks(self) -> bool:
-        """Whether this process is a rank that takes turns for all of them."""
-        return self.leads and not self.alone
 
     @property
     def may_come(self) -> bool:
@@ -250,7 +241,7 @@ class Turns:
                 self._said_hindrance = True
                 self._say(f"Another task waits for this GPU. This one goes on, because {why}.")
         elif self._locking is not None:
-            self._takes_turns = True
+            self.is_gated = True
             self._locking.recalled()
         else:
             self._closes()
@@ -264,7 +255,7 @@ class Turns:
         """
         if self._grant is None:
             return
-        self._takes_turns = is_shared
+        self.is_gated = is_shared
         self._gate = Gate.OPEN
         self._hears(number, given=1)
         if self._lock is not None:
@@ -278,7 +269,7 @@ class Turns:
         if self._gate is Gate.OPEN:
             self._cleared = False
         self._opened.clear()
-        self._takes_turns, self._gate = True, Gate.CLOSED
+        self.is_gated, self._gate = True, Gate.CLOSED
 
     def _hears(self, number: int, given: int = 0) -> None:
         self._heard = _Heard(self._hello, number, self._heard.times + given)
@@ -441,7 +432,7 @@ class Turns:
         """No cell runs: the turn is somebody else's until this task asks again."""
         self._shown.done()
         self._asked = None
-        if not self._takes_turns or (self._gate is Gate.CLOSED and self._cleared):
+        if not self.is_gated or (self._gate is Gate.CLOSED and self._cleared):
             return
         self.clear_idle()
         if self._locking is not None:
@@ -535,7 +526,7 @@ class Turns:
             session.tell(Method.TURN_DONE, lease=grant.lease, **says)
 
     def _go_on(self, why: str) -> None:
-        self._gate, self._takes_turns = Gate.OPEN, False
+        self._gate, self.is_gated = Gate.OPEN, False
         self._say(why)
 
 

@@ -80,21 +80,19 @@ class Automatic:
         adapter = self._frameworks.find(module)
         if adapter is None:
             return
+        self._frameworks.add(module, adapter)
         if self._asks(adapter) is not When.IMPORT and not self._getting.may_join:
             # Whatever reaches CUDA by a way we do not see finds no GPU, not somebody else's.
             self._own.visible.hide(children_may_ask=not self._preferences.go_without)
             adapter.before(None)
         else:
-            self._frameworks.comes(module, adapter)
             patience = TABLE[self._caller()].patience
             adapter.before(self._getting.ensure(f"import {module}", patience))
-        if self._line.configured:
-            self._frameworks.add(module, adapter)
 
     def after_framework(self, module: str, loaded: ModuleType) -> None:
         """Called when the framework's module has run."""
         adapter = self._frameworks.adapter(module)
-        if adapter is None:
+        if adapter is None or not self._line.configured:
             return
         asks = self._asks(adapter)
         if asks is When.FIRST_USE:

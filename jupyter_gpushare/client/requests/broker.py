@@ -70,13 +70,11 @@ class Broker:
         *,
         make_display: Callable[[], display.Display] = display.waiting_display,
         say: Callable[[str], None] = display.say,
-        note: Callable[[str], None] = display.note,
         caller: Callable[[], Caller] = this_caller,
     ) -> None:
         self._environ = environ
         self._caller = caller
         self._make_display = make_display
-        self._note = note
         self._traits = traits
         self.activity = Activity()
         self._say = say = display.Voice(say, self.activity.no_code_runs)
@@ -119,7 +117,6 @@ class Broker:
             gates,
             self.turns,
             make_display=make_display,
-            note=note,
             say=say,
         )
         self._moving = MovingAtGates(
@@ -181,7 +178,7 @@ class Broker:
         from ..memory.lasterror import LastError
 
         return LastError(
-            self._frameworks, lambda: self.preferences.settings.after_error, self._note
+            self._frameworks, lambda: self.preferences.settings.after_error, display.note
         )
 
     @cached_property

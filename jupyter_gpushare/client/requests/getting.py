@@ -78,7 +78,6 @@ class Getting:
         turns: Turns,
         *,
         make_display: Callable[[], display.Display],
-        note: Callable[[str], None],
         say: Callable[[str], None],
     ) -> None:
         self._environ = environ
@@ -94,7 +93,6 @@ class Getting:
         self._gates = gates
         self._turns = turns
         self._make_display = make_display
-        self._note = note
         self._say = say
         self._parts: dict[str, int] = {}  # named in the last request that was granted
         #: Ends the wait that is under way when it says so.
@@ -159,7 +157,7 @@ class Getting:
         """Say what was granted, once: nothing shows that it is not the CPU."""
         announces, self.announces = self.announces, False
         if announces and self._preferences.settings.show_grant:
-            self._note(f"{grant.words} (simulated)" if self._line.is_simulated() else grant.words)
+            display.note(f"{grant.words} (simulated)" if self._line.is_simulated() else grant.words)
 
     def _fall_back(self, why: str, error: GpuShareError, patience: float | None) -> Grant | None:
         if isinstance(error, NobodyThere) and not self._line.is_promised:
@@ -302,7 +300,7 @@ class Getting:
                 shown.done(None)
             if not result and isinstance(error, KeyboardInterrupt):
                 stopped_waiting(error, "you stopped waiting for GPUs.")
-            elif result and not self._has(result["lease"]):
+            elif result and (self._own.grant is None or self._own.grant.lease != result["lease"]):
                 with deaf_to_interrupts():
                     leave(str(result["lease"]))
             raise
@@ -313,10 +311,6 @@ class Getting:
         """Stop in the queue, if that is wanted and nothing that the program saves is elsewhere."""
         if not self._memory.holds:
             self._stopping.in_queue()
-
-    def _has(self, lease: object) -> bool:
-        grant = self._own.grant
-        return grant is not None and grant.lease == lease
 
     def resume(self, wait: bool = True, wait_timeout: float | None = None) -> Grant:
         """Resume the parked lease. Without ``wait`` only if that is possible at once."""

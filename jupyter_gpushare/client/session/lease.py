@@ -150,9 +150,8 @@ class OwnLease:
         if self.state is OwnState.LOST and names.LEASE in self._environ:
             if cuda_started():
                 self.cuda_had = self._lost_gpus
-            lost = self.lost
             self.forget()
-            self.state, self.lost = OwnState.LOST, lost
+            self.state = OwnState.LOST
 
     def remember_cuda(self) -> None:
         """The GPUs are about to go: CUDA, where it runs, keeps what it had of them."""

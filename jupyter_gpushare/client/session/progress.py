@@ -58,11 +58,7 @@ class NamedLoop:
 
 
 class Progress:
-    """Counts the steps of this process, and reports them where it has a lease.
-
-    ``bars(since)`` are the loops that others show since that time (Unix seconds), the outermost
-    first.
-    """
+    """Counts the steps of this process, and reports them where it has a lease."""
 
     def __init__(
         self,
@@ -71,7 +67,6 @@ class Progress:
         environ: Mapping[str, str],
         *,
         clock: Callable[[], float] = time.monotonic,
-        bars: Callable[[float], Sequence[Loop]] | None = None,
     ) -> None:
         self._line = line
         self._own = own
@@ -79,7 +74,6 @@ class Progress:
         #: Seconds, so far, in which this process has stood at a gate.
         self.waited = 0.0
         self._clock = clock
-        self._bars = tqdm_bars if bars is None else bars
         self._loops: list[Loop] = []
         self.begins()
 
@@ -159,7 +153,7 @@ class Progress:
     def _total(self, loop: Loop | None) -> int | None:
         try:
             told = _turns(self._loops if loop is None else (loop,))
-            turns = told or _turns(self._bars(self._began))
+            turns = told or _turns(tqdm_bars(self._began))
         except Exception:  # noqa: BLE001 - a trainer's property; the user's loop goes on
             return None
         if turns is None:
@@ -215,7 +209,7 @@ def _turns(loops: Sequence[Loop]) -> _Turns | None:
 
 
 def tqdm_bars(since: float) -> Sequence[Loop]:
-    """``tqdm``'s bars that are on since then, and not full; the outermost first."""
+    """``tqdm``'s bars that are on since then (Unix seconds), and not full; the outermost first."""
     module = sys.modules.get("tqdm.std")
     if module is None:
         return ()

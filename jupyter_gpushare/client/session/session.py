@@ -203,7 +203,8 @@ class Session:
         self._on_notice = on_notice
         self._lock = threading.Lock()
         self._opening = threading.Lock()  # never held for longer than a hello
-        self._link = Link.DOWN
+        #: The state of the connection at present.
+        self.link = Link.DOWN
         self._secrets: dict[str, str] = {}
         self._vouchers: dict[str, str] = {}  # what is shown to a node manager that lost its ledger
         self._news: dict[str, _QueueNews] = {}
@@ -219,26 +220,17 @@ class Session:
         self._settles_at = 0.0
         self._owner = os.getpid()
 
-    @property
-    def link(self) -> Link:
-        """The state of the connection at present."""
-        return self._link
-
     # -- the user's side ----------------------------------------------------------
 
-    def open(self, patience: float = 0.0) -> None:
+    def open(self, patience: float = 0.0, first: _Waiting | None = None) -> bool:
         """Connect and start the thread, where that was not done.
 
-        A node manager that is being restarted is waited for: ``patience`` seconds. One that is
-        there is heard out.
+        Returns whether this call did, and ``first`` was sent with it. A node manager that is being
+        restarted is waited for: ``patience`` seconds. One that is there is heard out.
         Raises :class:`NodeUnavailable`; then another session must be made.
         """
-        self._open(patience, None)
-
-    def _open(self, patience: float, first: _Waiting | None) -> bool:
-        """Open the session. Returns whether this call did, and ``first`` was sent with it."""
         with self._opening:
-            if self._thread is not None or self._link is Link.CLOSED:
+            if self._thread is not None or self.link is Link.CLOSED:
                 return False
             try:
                 self._connect(patience, first)
@@ -307,7 +299,7 @@ class Session:
 
     def _begin(self, waiting: _Waiting) -> None:
         """Send a call; the first one together with hello."""
-        if not self._open(self._timeout, waiting):
+        if not self.open(self._timeout, waiting):
             self._submit(waiting)
 
     def tell(self, method: Method, **params: Any) -> Callable[[], Any]:
@@ -396,7 +388,7 @@ class Session:
             down = self._down_since
             if down and now - down >= self._outage:
                 raise NodeUnavailable(_away(self.path, self._outage), Reason.UNAVAILABLE)
-            if down and self._link is not Link.UP:
+            if down and self.link is not Link.UP:
                 on_away(self._outage - (now - down))
                 asked_at = now  # it has not heard us yet
             else:
@@ -481,14 +473,14 @@ class Session:
             self.abandon_in_child()
             return
         with self._lock:
-            self._link = Link.CLOSED
+            self.link = Link.CLOSED
         self._wake()
         if self._thread is not None:
             self._thread.join(flush)
 
     def abandon_in_child(self) -> None:
         """After a fork: the line is the parent's. Close our copies and forget them."""
-        self._link = Link.CLOSED
+        self.link = Link.CLOSED
         self._lock = threading.Lock()  # the parent's threads may hold both
         self._opening = threading.Lock()
         for number in (self._wake_in, self._wake_out):
@@ -508,13 +500,13 @@ class Session:
     def _submit(self, waiting: _Waiting) -> None:
         """Send a call at once if no call is in front of it; else the thread sends it."""
         with deaf_to_interrupts(), self._lock:
-            if self._link is Link.CLOSED:
+            if self.link is Link.CLOSED:
                 waiting.failure = "this process has hung up"
                 waiting.done.set()
-            elif self._link is Link.DOWN and not waiting.again:
+            elif self.link is Link.DOWN and not waiting.again:
                 waiting.failure = "it cannot be reached at present"
                 waiting.done.set()
-            elif self._link is Link.DOWN or self._unsent or self._out:
+            elif self.link is Link.DOWN or self._unsent or self._out:
                 self._unsent.append(waiting)
             else:
                 self._put(waiting)
@@ -571,7 +563,7 @@ class Session:
                 self._lost_link()
             if time.monotonic() - up_at > _LONGEST_PAUSE:
                 pause = _FIRST_PAUSE  # this connection worked, so we try again soon
-            while self._link is Link.DOWN:
+            while self.link is Link.DOWN:
                 if self._sleep(pause):
                     return
                 pause = min(_LONGEST_PAUSE, pause * 2)
@@ -586,7 +578,7 @@ class Session:
         with self._lock:
             if self._greeting is not None:
                 self._greeting.socket.close()
-            self._link = Link.CLOSED
+            self.link = Link.CLOSED
             for number in (self._wake_in, self._wake_out):
                 if number >= 0:
                     os.close(number)
@@ -602,8 +594,8 @@ class Session:
             self._greeting = greeting
             self.hello = greeting.result
             self._out = b""
-            if self._link is not Link.CLOSED:
-                self._link = Link.UP
+            if self.link is not Link.CLOSED:
+                self.link = Link.UP
 
     def _lost_link(self) -> None:
         """Fail what cannot be sent twice; the rest goes out again after the next hello."""
@@ -611,8 +603,8 @@ class Session:
         with self._lock:
             if self._greeting is not None:
                 self._greeting.socket.close()
-            if self._link is Link.UP:
-                self._link = Link.DOWN
+            if self.link is Link.UP:
+                self.link = Link.DOWN
             open_calls = [*self._calls.values(), *self._unsent]
             self._calls, self._unsent = {}, [w for w in open_calls if w.again]
             self._told_activity = {}
@@ -641,9 +633,9 @@ class Session:
                     break
                 if selector.select(left):
                     self._drain()
-                if self._link is Link.CLOSED:
+                if self.link is Link.CLOSED:
                     return True
-        return self._link is Link.CLOSED
+        return self.link is Link.CLOSED
 
     def _drain(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -662,7 +654,7 @@ class Session:
             selector.register(self._wake_out, selectors.EVENT_READ)
             selector.register(wire, selectors.EVENT_READ)
             while True:
-                closing = self._link is Link.CLOSED
+                closing = self.link is Link.CLOSED
                 self._gather()
                 if time.monotonic() >= next_beat and not closing:
                     next_beat = time.monotonic() + interval

@@ -339,19 +339,6 @@ def test_our_errors_never_reach_the_user(
     assert used(meter).steps == 3
 
 
-def test_installed_once_and_taken_away(told: Told) -> None:
-    one = StepMeter(torch, told)
-    one.install()
-    one.install()
-    net = layer()
-    optimizer = torch.optim.SGD(net.parameters())
-    step(optimizer, net)
-    assert used(one).steps == 1
-    one.uninstall()
-    step(optimizer, net)
-    assert used(one).steps == 1
-
-
 class TestDropCache:
     """At a gate only caches go. Whoever reads a gradient after the step finds it."""
 

@@ -8,25 +8,10 @@ one, and a single large buffer could waste almost as much again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 CHUNK: Final = 64 * 2**20  # bytes
 KEEP: Final = 2 * 2**30  # bytes kept for the next time, unless said otherwise
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of a host buffer: ``offset`` and ``size`` in bytes."""
-
-    buffer: Any
-    offset: int
-    size: int
-
-    @property
-    def bytes(self) -> Any:
-        """The part, as a tensor of bytes."""
-        return self.buffer[self.offset : self.offset + self.size]
 
 
 class HostPool:
@@ -46,19 +31,13 @@ class HostPool:
         self._chunk = chunk
         self._free: list[Any] = []
         self._used: list[Any] = []
-        self.peak = 0
-
-    @property
-    def held(self) -> int:
-        """Bytes that the pool has from the system, used or not."""
-        return sum(buffer.numel() for buffer in (*self._free, *self._used))
 
     def storages(self) -> frozenset[int]:
         """The ``_cdata`` of what the pool holds."""
         return frozenset(one.untyped_storage()._cdata for one in (*self._free, *self._used))
 
-    def take(self, sizes: list[int]) -> list[list[Piece]]:
-        """Memory for each of ``sizes`` (bytes), each in one or more pieces.
+    def take(self, sizes: list[int]) -> list[list[Any]]:
+        """Memory for each of ``sizes`` (bytes), each in one or more pieces: tensors of bytes.
 
         It takes no more than their sum, or than the kept memory. Raises the system's error; no
         memory is taken then.
@@ -74,7 +53,6 @@ class HostPool:
             self._give_back(taken)
             raise
         self._used += taken
-        self.peak = max(self.peak, self.held)
         return _cut(taken, sizes)
 
     def give_all_back(self) -> None:
@@ -99,18 +77,18 @@ class HostPool:
             self._forget()
 
 
-def _cut(buffers: list[Any], sizes: list[int]) -> list[list[Piece]]:
-    pieces: list[list[Piece]] = []
+def _cut(buffers: list[Any], sizes: list[int]) -> list[list[Any]]:
+    pieces: list[list[Any]] = []
     which, offset = 0, 0
     for size in sizes:
-        cut: list[Piece] = []
+        cut: list[Any] = []
         while size > 0:
             room = buffers[which].numel() - offset
             if room == 0:
                 which, offset = which + 1, 0
                 continue
             part = min(room, size)
-            cut.append(Piece(buffers[which], offset, part))
+            cut.append(buffers[which][offset : offset + part])
             offset += part
             size -= part
         pieces.append(cut)

@@ -181,9 +181,7 @@ class StepMeter:
     # -- hooks --------------------------------------------------------------------------
 
     def install(self) -> None:
-        """Have torch call us; once is enough."""
-        if self._hook is not None:
-            return
+        """Have torch call us."""
         optimizer: Any = sys.modules[self._torch.optim.Optimizer.__module__]
         self._hook = optimizer.register_optimizer_step_post_hook(self._after_step)
 

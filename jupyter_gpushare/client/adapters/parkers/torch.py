@@ -24,7 +24,7 @@ from ....protocol.sizes import format_size
 from .allocator import CudaAllocator
 from .base import ParkedDamaged, ParkFailed, ParkRefused, ResumeFailed
 from .checksum import Checksums
-from .hostpool import CHUNK, KEEP, HostPool, Piece
+from .hostpool import CHUNK, KEEP, HostPool
 from .others import others_on_gpu
 from .shown import ParkedPrinting
 from .steps import StepMeter
@@ -40,7 +40,7 @@ class _Copy:
 
     storage: Any
     size: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Any, ...]  # tensors of bytes
     sums: tuple[int, ...]
 
 
@@ -104,10 +104,6 @@ class TorchParker:
             _log.warning("PyTorch's queued work could not be waited for: %s", error)
 
     # -- storage ------------------------------------------------------------------------
-
-    def survey(self) -> Survey:
-        """Look at everything torch has on the lease's devices; changes nothing."""
-        return self._survey(self._walk())
 
     def bytes_to_park(self) -> int:
         """Host bytes that `park` would need now."""
@@ -174,6 +170,7 @@ class TorchParker:
         return found
 
     def _survey(self, findings: Findings) -> Survey:
+        """Look at everything torch has on the lease's devices; changes nothing."""
         torch, allocator = self._torch, self._allocator
         storages = findings.storages
         devices = allocator.devices()
@@ -236,7 +233,7 @@ class TorchParker:
         )
 
     def _copied(
-        self, parts: Iterable[tuple[Any, int, Sequence[Piece]]], *, back: bool = False
+        self, parts: Iterable[tuple[Any, int, Sequence[Any]]], *, back: bool = False
     ) -> list[tuple[int, ...]]:
         """Copy storages of these sizes to their pieces, or ``back``; each one's checksums.
 
@@ -295,9 +292,7 @@ class TorchParker:
         self._allocator.empty_cache()
 
 
-def _pairs(
-    torch: Any, storage: Any, size: int, pieces: Sequence[Piece]
-) -> Iterator[tuple[Any, Any]]:
+def _pairs(torch: Any, storage: Any, size: int, pieces: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     """The parts of a storage, each with its place in host memory, as tensors of bytes.
 
     The tensor over the storage is one of its own, so writing through it leaves
@@ -307,9 +302,9 @@ def _pairs(
     whole.set_(storage, 0, (size,), (1,))
     start = 0
     for piece in pieces:
-        end = min(start + piece.size, size)  # a piece is in whole blocks
+        end = min(start + piece.numel(), size)  # a piece is in whole blocks
         if end > start:
-            yield whole[start:end], piece.bytes[: end - start]
+            yield whole[start:end], piece[: end - start]
         start = end
 
 
