@@ -17,7 +17,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin, is_typeddict
 
@@ -41,7 +41,7 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 def states() -> str:
     """The tables of allowed moves as a diagram."""
-    from jupyter_gpushare.policy.words.moves import CLAIM_MOVES, LEASE_MOVES, mermaid
+    from jupyter_gpushare.policy.words.moves import CLAIM_MOVES, LEASE_MOVES
     from jupyter_gpushare.policy.words.promises import PROMISE_MOVES
     from jupyter_gpushare.policy.words.recalls import RECALL_MOVES
     from jupyter_gpushare.policy.words.turns import TURN_MOVES
@@ -61,12 +61,27 @@ def states() -> str:
         "turn": TURN_MOVES,
         "promise": PROMISE_MOVES,
     }
-    head, _, moves = mermaid(tables).partition("\n")
+    head, _, moves = _mermaid(tables).partition("\n")
     alt = (
         "    accTitle: The states of leases, claims, recalls, turns and promises\n"
         "    accDescr: One diagram for each; an arrow is an allowed move\n"
     )
     return f"{intro}```mermaid\n{head}\n{alt}{moves}```\n"
+
+
+def _mermaid(tables: Mapping[str, Mapping[Any, frozenset[Any]]]) -> str:
+    """Tables of moves as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2"]
+    for title, table in tables.items():
+        lines.append(f"    state {title} {{")
+        for old, targets in table.items():
+            lines += [
+                f"        {title}_{old.value} --> {title}_{new.value}"
+                for new in sorted(targets, key=lambda phase: str(phase.value))
+            ]
+        first = next(iter(table)).value
+        lines += [f"        [*] --> {title}_{first}", "    }"]
+    return "\n".join(lines) + "\n"
 
 
 def errors() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .decide.draft import Decision, Done, Grant, Refuse, Step, Wait
 from .decide.own import unknown_lease
 from .decide.requests import unavailable
-from .decide.step import decide, next_deadline, step
+from .decide.step import next_deadline, step
 from .decide.waiting import Why, why_waiting
 from .evolve.apply import evolve
 from .say.check import check
@@ -22,7 +22,6 @@ __all__ = [
     "Wait",
     "Why",
     "check",
-    "decide",
     "effects",
     "evolve",
     "next_deadline",

@@ -16,7 +16,7 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import Lease, State
 from jupyter_gpushare.policy.decide import requests, serving
 from jupyter_gpushare.policy.evolve import leases
-from jupyter_gpushare.policy.evolve.registry import CHANGES
+from jupyter_gpushare.policy.evolve.steps import CHANGES
 from jupyter_gpushare.policy.recall import backfill, patience, plan, stopping
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev

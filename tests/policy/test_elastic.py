@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from support.policy_moves import answers, idle, limit, look
-from support.policy_world import BOOT, GIB, World, gpu, plain_config, replayed
+from support.policy_world import BOOT, GIB, World, gpu, limits_of, plain_config, replayed
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd
@@ -84,7 +84,7 @@ def test_two_share_what_is_above_the_headroom() -> None:
     for _ in range(4):
         look(world, 31.0)
         for name in ("L1", "L2"):
-            if (name, ZERO) in world.state.lifts:
+            if (name, ZERO) in limits_of(world.state):
                 answers(world, name)
         uses(world, 1, 40)
     assert (limit(world, "L1"), limit(world, "L2")) == (45, 45)
@@ -172,7 +172,7 @@ def test_who_gives_no_answer_is_never_lifted_again() -> None:
         for _ in range(10):
             look(world, 31.0)
         assert reserved(world) == 20
-        assert not world.state.lifts
+        assert not limits_of(world.state)
 
 
 def test_nobody_is_lifted_while_somebody_waits() -> None:
@@ -184,7 +184,7 @@ def test_nobody_is_lifted_while_somebody_waits() -> None:
     world.request("bob", 2)
     assert "L2" in world.state.queue.waiting
     look(world)
-    assert not world.state.lifts
+    assert not limits_of(world.state)
 
 
 def test_a_second_task_of_the_environment_brings_the_first_back() -> None:
@@ -197,7 +197,7 @@ def test_a_second_task_of_the_environment_brings_the_first_back() -> None:
     uses(world, 1, 15)
     look(world)
     assert reserved(world) == 20
-    assert not world.state.lifts
+    assert not limits_of(world.state)
 
 
 def test_who_parks_gives_back_what_was_lifted() -> None:
@@ -249,7 +249,7 @@ def test_a_quota_may_allow_it_or_forbid_it() -> None:
     answers(world, "L1")
     look(world)
     assert reserved(world, "alice") == 20
-    assert not world.state.lifts
+    assert not limits_of(world.state)
     world = roomy()
     world.run(cmd.SetQuota(world.at, "bob", forbidden, root))
     world.request("alice", 1)

@@ -111,7 +111,7 @@ def squeezed(kept: int = 8, step: int = 4, memory: float = 10) -> tuple[TurnWorl
 
 def test_who_fits_only_by_turns_waits_for_lifts_to_come_back_no_longer() -> None:
     at, _alice, _bob = squeezed()
-    assert not at.state.bursts
+    assert not at.state.is_lifted
     assert shares.current(at.state, UUID)[0].persistent == 10 * GIB, "8 and a quarter"
     core.check(at.state)
 

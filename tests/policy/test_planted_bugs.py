@@ -23,13 +23,12 @@ from jupyter_gpushare.policy.books.queue import Queue
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.decide import node, own, quotas
-from jupyter_gpushare.policy.decide.draft import Done
-from jupyter_gpushare.policy.decide.registry import ANSWERS
+from jupyter_gpushare.policy.decide.draft import ANSWERS, Done
 from jupyter_gpushare.policy.decide.serving import serve
 from jupyter_gpushare.policy.evolve import leases
-from jupyter_gpushare.policy.evolve.registry import CHANGES
+from jupyter_gpushare.policy.evolve.steps import CHANGES
 from jupyter_gpushare.policy.measure import observe
-from jupyter_gpushare.policy.recall import offers, sources
+from jupyter_gpushare.policy.recall import offers, plan
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import ClaimPhase, EndReason
@@ -125,7 +124,7 @@ def _ask_the_busy(monkeypatch):
                 order = (one.changed_at, one.order)
                 yield offers.Offer(one.id, Give.TENSORS, Why.IDLE, 0.0, False, order)
 
-    monkeypatch.setattr(sources, "SOURCES", (busy,))
+    monkeypatch.setattr(plan, "SOURCES", (busy,))
 
 
 def _believe_who_parks(monkeypatch):

@@ -19,7 +19,7 @@ from support.policy_moves import (
     restarted,
     resume,
 )
-from support.policy_world import GIB, World, gpu, is_asked_back, plain_config
+from support.policy_world import GIB, World, gpu, is_asked_back, limits_of, plain_config
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.placement import GpuRoom, Granted, NoRoom, place
@@ -366,7 +366,8 @@ def test_what_was_measured_survives_a_restart() -> None:
     core.check(again)
     was, now = one.state.leases["L1"], again.leases["L1"]
     assert (now.allocations, now.peaks, now.full) == (was.allocations, was.peaks, was.full)
-    assert (again.bursts, again.lifts) == (one.state.bursts, one.state.lifts)
+    assert again.reservations == one.state.reservations
+    assert limits_of(again) == limits_of(one.state)
     one.state = again
     one.run(cmd.ConfigureQuotas(one.at, Quota(1)))
     uses(one, 1, 2)

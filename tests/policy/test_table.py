@@ -82,5 +82,4 @@ def test_it_cannot_be_changed_in_place(kind: Any) -> None:
         one["a"] = 2
     with pytest.raises(KeyError):
         one["b"]
-    assert one != {"a": 1}
     assert pickle.loads(pickle.dumps(one)) == one

@@ -28,7 +28,17 @@ from jupyter_gpushare.policy.words.model import (
     Reserve,
     Rung,
 )
-from support.policy_world import BOOT, GIB, World, gpu, is_asked, lasting, plain_config, process
+from support.policy_world import (
+    BOOT,
+    GIB,
+    World,
+    gpu,
+    is_asked,
+    lasting,
+    limits_of,
+    plain_config,
+    process,
+)
 
 PEOPLE = ("alice", "bob", "carol")
 CONFIG = plain_config(
@@ -139,12 +149,12 @@ class Histories(RuleBasedStateMachine):
         self.world.work[holder] = share
         self.world.observe()
 
-    @precondition(lambda self: self.world.state.lifts)
+    @precondition(lambda self: limits_of(self.world.state))
     @rule(how=st.sampled_from(["obeys", "lies", "cannot"]), every=st.booleans())
     def told_a_limit(self, how: str, every: bool) -> None:
         """Clients answer: they have the limit, they only say so, or their frameworks cannot."""
         world = self.world
-        for (name, uuid), lift in sorted(world.state.lifts.items()):
+        for (name, uuid), lift in sorted(limits_of(world.state).items()):
             lease = world.state.leases[name]
             if lift.agreed is not None or lease.phase is not LeasePhase.HELD:
                 continue
@@ -186,7 +196,7 @@ class Histories(RuleBasedStateMachine):
         self.time_passes(seconds, "nobody")
         self.world.observe()
 
-    @precondition(lambda self: self.world.state.lifts and self.world.state.queue.waiting)
+    @precondition(lambda self: limits_of(self.world.state) and self.world.state.queue.waiting)
     @rule(seconds=st.sampled_from([2.0, 5.0]))
     def keep_looking(self, seconds: float) -> None:
         """The GPUs are measured again and again while somebody waits, as they really are."""
@@ -416,7 +426,6 @@ class Histories(RuleBasedStateMachine):
         assert {n: (x.phase, x.allocations, x.members) for n, x in state.leases.items()} == told
         assert lasting(state) == lasting(before)
         assert state.queue.grants == before.queue.grants
-        assert state.bursts == before.bursts
         assert self._limits(state) == self._limits(before)
         assert state.out == before.out
         state = dataclasses.replace(
@@ -449,7 +458,7 @@ class Histories(RuleBasedStateMachine):
         """What tasks were told, and since when they are to come back."""
         return {
             key: (lift.memory, lift.began)
-            for key, lift in state.lifts.items()
+            for key, lift in limits_of(state).items()
             if state.leases[key[0]].phase is LeasePhase.HELD
         }
 

@@ -20,7 +20,16 @@ from jupyter_gpushare.policy.words.model import (
     Request,
     Rung,
 )
-from support.policy_world import BOOT, GIB, World, gpu, is_asked_back, plain_config, replayed
+from support.policy_world import (
+    BOOT,
+    GIB,
+    World,
+    gpu,
+    is_asked_back,
+    limits_of,
+    plain_config,
+    replayed,
+)
 
 ALICE = "alice"
 
@@ -131,7 +140,7 @@ def answers(world: World, lease: str, *, live: bool = True) -> None:
     """The client says that its frameworks have the limit that it was told last."""
     world.at += 0.1
     uuid = gpu(0).uuid
-    gpus = (Allocation(uuid, world.state.lifts[(lease, uuid)].memory),) if live else ()
+    gpus = (Allocation(uuid, limits_of(world.state)[(lease, uuid)].memory),) if live else ()
     world.run(cmd.ConfirmLimit(world.at, *world.caller(lease), gpus, live))
 
 

@@ -17,7 +17,14 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import room
 from jupyter_gpushare.policy.books.lifts import unlifted
 from jupyter_gpushare.policy.books.placement import GpuRoom, Granted, NoRoom, place
-from jupyter_gpushare.policy.books.state import Lease, Reservation, ReservationKey, State
+from jupyter_gpushare.policy.books.state import (
+    ClaimKey,
+    Lease,
+    Limit,
+    Reservation,
+    ReservationKey,
+    State,
+)
 from jupyter_gpushare.policy.measure.resting import watched
 from jupyter_gpushare.policy.recall import growing, offers, patience, plan
 from jupyter_gpushare.policy.words import commands as cmd
@@ -82,6 +89,12 @@ def kept(state: State, name: str) -> str | None:
     """What a task said that kept its memory."""
     recall = state.memory_recall(name)
     return recall and recall.said
+
+
+def limits_of(state: State) -> dict[ClaimKey, Limit]:
+    """The limits of all that are lifted."""
+    found = {key: state.lift(*key) for key in state.claims}
+    return {key: limit for key, limit in found.items() if limit}
 
 
 def replayed(state: State) -> State:

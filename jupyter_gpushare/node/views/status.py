@@ -30,6 +30,7 @@ from ...compose import node as of_node
 from ...compose import quotas as of_quotas
 from ...compose import waiting as of_waiting
 from ...policy import core
+from ...policy.books.lifts import entitled
 from ...policy.books.placement import wanted
 from ...policy.books.quotas import QuotaBook, QuotaSource
 from ...policy.books.state import Lease, State
@@ -39,7 +40,7 @@ from ...policy.recall import lifts
 from ...policy.recall.offers import idle_until
 from ...policy.recall.outlook import Outlook
 from ...policy.say.quotas import environment_row, group_row
-from ...policy.say.texts import budget_when, rebuilding_text
+from ...policy.say.texts import REBUILDING, budget_when
 from ...policy.turns.expected import Cells
 from ...policy.words.config import PolicyConfig
 from ...policy.words.model import (
@@ -162,7 +163,7 @@ def display_state(state: State, lease: Lease) -> DisplayState:
 
 
 def _rebuilding(state: State) -> str | None:
-    return None if state.rebuild is None else rebuilding_text()
+    return None if state.rebuild is None else REBUILDING
 
 
 #: Rows of one list in one status: an administrator's, and anybody else's beside their own.
@@ -520,11 +521,7 @@ class Sheet:
             if gpu["free"] >= min(quota["memory"] or gpu["memory"], whole_memory(gpu))
         ]
         now = 0 if self._places else len(free)
-        bursts = self._state.bursts
-        own = [
-            reserved - bursts.get((environment, GpuUuid(gpu["uuid"])), 0)
-            for gpu, reserved in zip(gpus, mine, strict=True)
-        ]
+        own = [entitled(self._state, (environment, GpuUuid(gpu["uuid"]))) for gpu in gpus]
         quota["says"] = of_quotas.says(quota, gpus, own, now)
         return quota
 

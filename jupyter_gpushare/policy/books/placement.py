@@ -83,11 +83,6 @@ class ByShare:
     floors: tuple[tuple[str, int], ...] = ()
     most: int = WHOLE
 
-    @property
-    def promises(self) -> bool:
-        """Whether it names a promise."""
-        return bool(self.floors)
-
     def on(self, kind: str) -> Expected | None:
         """What it needs on a kind of GPU; ``None``: nobody predicted that."""
         return next((one for one in self.expected if one.kind == kind), None)

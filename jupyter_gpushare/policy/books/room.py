@@ -108,7 +108,7 @@ def in_turns(
     What is known of a request must not make its person wait for longer than if nothing were. One
     that names a promise waits for what the promise claims, and a batch request for its share.
     """
-    if ask is None or ask.batch or ask.promises:
+    if ask is None or ask.batch or ask.floors:
         return ()
     own = [room for room in rooms if shares.in_time(state, config, room.uuid)]
     return _only(rooms, {room.uuid for room in own}) if own else ()

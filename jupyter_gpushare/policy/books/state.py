@@ -406,17 +406,6 @@ class State:
     #: none did.
     pace: float | None = None
 
-    @property
-    def bursts(self) -> dict[ReservationKey, int]:
-        """What is lifted of each reservation, where anything is. O(reservations)."""
-        return {key: held.lifted for key, held in self.reservations.items() if held.lifted}
-
-    @property
-    def lifts(self) -> dict[ClaimKey, Limit]:
-        """The limits of all that are lifted. O(claims)."""
-        found = {key: self.lift(*key) for key, claim in self.claims.items() if claim.limit}
-        return {key: limit for key, limit in found.items() if limit}
-
     def lift(self, name: LeaseId, gpu: GpuUuid) -> Limit | None:
         """The limit of a task that is lifted on a GPU, or is on its way back from that."""
         claim = self.claims.get((name, gpu))

@@ -13,73 +13,46 @@ which each tick walks.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Generic, Self, TypeVar
+from collections.abc import Mapping
+from typing import Self, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Copied(Generic[K, V]):
+class Copied(dict[K, V]):
     """A dict that is copied at each change, with the methods of ``immutables.Map`` that we use.
 
     Reading and walking it cost what they cost with a dict; a change takes some 5 ns an entry: 2 µs
     with 400 leases, where the tree takes 0.4.
     """
 
-    __slots__ = ("_all", "get", "items", "keys", "values")
+    __slots__ = ()
+    # A state that was handed out never changes.
+    __setitem__ = __delitem__ = None  # type: ignore[assignment]
 
-    def __init__(self, given: Mapping[K, V] | Iterable[tuple[K, V]] = ()) -> None:
-        self._take(dict(given))
-
-    def _take(self, whole: dict[K, V]) -> Self:
-        self._all = whole
-        self.get, self.items = whole.get, whole.items
-        self.keys, self.values = whole.keys, whole.values
-        return self
-
-    def __getitem__(self, key: K) -> V:
-        return self._all[key]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._all
-
-    def __iter__(self) -> Iterator[K]:
-        return iter(self._all)
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def __eq__(self, other: object) -> bool:
-        return self._all == other._all if isinstance(other, Copied) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self._all.items()))
-
-    def __repr__(self) -> str:
-        return f"Map({self._all!r})"
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
 
     def __reduce__(self) -> tuple[type[Self], tuple[dict[K, V]]]:
-        return type(self), (self._all,)
+        return type(self), (dict(self),)
 
     def set(self, key: K, value: V) -> Self:
         """A copy in which ``key`` has that value."""
-        whole = self._all.copy()
-        whole[key] = value
-        return _new(type(self))._take(whole)
+        return self.update({key: value})
 
-    def update(self, more: Mapping[K, V]) -> Self:
+    def update(self, more: Mapping[K, V]) -> Self:  # type: ignore[override]
         """A copy with all these."""
-        return _new(type(self))._take({**self._all, **more})
+        copy = type(self)(self)
+        dict.update(copy, more)
+        return copy
 
     def delete(self, key: K) -> Self:
         """A copy without ``key``. Raises :class:`KeyError` where it is not there."""
-        whole = self._all.copy()
-        del whole[key]
-        return _new(type(self))._take(whole)
+        copy = type(self)(self)
+        copy.pop(key)
+        return copy
 
-
-_new = object.__new__
 
 if sys.version_info < (3, 14):
     from immutables import Map

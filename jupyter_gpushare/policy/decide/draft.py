@@ -1,15 +1,19 @@
-"""A command being worked out: what may be answered, and the state as it goes on."""
+"""A command being worked out: what may be answered, the state as it goes on, and who decides it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from ..books.state import Lease, State
 from ..evolve.apply import evolve
 from ..turns import terms
+from ..words import commands as cmd
 from ..words import events as ev
 from ..words.config import PolicyConfig
 from ..words.model import EndReason, EnvironmentName, LeaseId, RefusalReason
+from ..words.registry import registering
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +95,11 @@ def end_promise(draft: Draft, lease: Lease) -> None:
         state, why = terms.verdict(draft.state, lease, draft.at)
         took, who = draft.at - known.since, (draft.at, lease.id, lease.environment)
         draft.emit(ev.PromiseEnded(*who, state, known.named, took, why))
+
+
+Answer = Callable[[Draft, Any], Decision]
+
+ANSWERS: Final[dict[type[cmd.Command], Answer]] = {}
+
+#: ``@decides(kind)``: this function works out what follows from a command of this kind.
+decides: Final = registering(ANSWERS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ..books.state import Lease
 from ..say import texts
-from ..turns import pins
 from ..words import commands as cmd
 from ..words import events as ev
 from ..words.model import (
@@ -13,11 +12,11 @@ from ..words.model import (
     LeasePhase,
     RefusalReason,
 )
+from ..words.turns import TurnPhase
 from . import out_of_service, rebuild
-from .draft import Decision, Done, Draft, Grant, Refuse, Wait, end_promise
+from .draft import Decision, Done, Draft, Grant, Refuse, Wait, decides, end_promise
 from .own import goes_on, of_task, own_lease, own_task, unknown_lease
 from .recalls import ask_back
-from .registry import decides
 from .serving import serve
 
 
@@ -86,10 +85,26 @@ def _pin(draft: Draft, command: cmd.Pin) -> Decision:
     if seconds and until <= draft.at:
         return Refuse(RefusalReason.NOT_ALLOWED, texts.pin_limit_text(limit))
     until = max(draft.at, until)
-    turn = pins.of_turn(draft.state, draft.config, lease, draft.at, until)
+    turn = _kept_turn(draft, lease, until)
     draft.emit(ev.LeasePinned(draft.at, lease.id, lease.environment, until, *turn))
     ask_back(draft)  # another task may be able to help the waiting request
     return Done(lease.id)
+
+
+def _kept_turn(draft: Draft, lease: Lease, until: float) -> tuple[float | None, float | None]:
+    """Boot time until which a pin set now keeps the turn, and from which that is counted.
+
+    Not beyond what the administrator allows for one turn, and pinning again and again in a turn
+    does not add up: the first pin of it counts. ``None``: the turn is kept no longer than without.
+    """
+    since, turn = draft.at, draft.state.turns.get(lease.id)
+    before = lease.turn_pinned_until
+    if turn is not None and turn.phase is TurnPhase.HOLDS and before and before > turn.since:
+        since = max(turn.since, lease.turn_pinned_from or 0.0)
+    own = draft.state.quotas.resolve(lease.environment)[0].pin_turn_limit
+    ends = min(until, since + (draft.config.pin_turn_limit if own is None else own))
+    # Whoever ends a pin, or has had all that is allowed, does not begin anew in this turn.
+    return (max(draft.at, ends), since) if max(ends, draft.at) > since else (None, None)
 
 
 @of_task(cmd.ReportAbility)

@@ -14,9 +14,8 @@ from ..words import commands as cmd
 from ..words import events as ev
 from ..words.model import DRIFT, Loan, RefusalReason
 from . import quotas
-from .draft import Decision, Done, Draft, Refuse
+from .draft import Decision, Done, Draft, Refuse, decides
 from .recalls import ask_back
-from .registry import decides
 from .serving import serve
 
 

@@ -22,10 +22,9 @@ from ..words.model import (
     PriorityClass,
 )
 from . import given, out_of_service, rebuild
-from .draft import Decision, Done, Draft
+from .draft import Decision, Done, Draft, decides
 from .own import goes_on
 from .recalls import ask_back, set_limits
-from .registry import decides
 from .serving import serve
 
 

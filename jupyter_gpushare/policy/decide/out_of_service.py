@@ -14,8 +14,7 @@ from ..say import texts
 from ..words import commands as cmd
 from ..words import events as ev
 from ..words.model import GpuUuid, OutOfService, RefusalReason
-from .draft import Decision, Done, Draft, Refuse
-from .registry import decides
+from .draft import Decision, Done, Draft, Refuse, decides
 from .serving import serve
 
 

@@ -17,8 +17,7 @@ from ..words.model import (
     RefusalReason,
     is_own,
 )
-from .draft import Decision, Draft, Refuse
-from .registry import Answer, decides
+from .draft import Answer, Decision, Draft, Refuse, decides
 
 
 def own_lease(
@@ -86,7 +85,7 @@ def member_in_turns(
 def of_task(
     kind: type[cmd.Command], *, members: bool = False
 ) -> Callable[[Callable[[Draft, Any, Lease], Decision]], Answer]:
-    """As :func:`.registry.decides`, for what only the own task of a lease may say of it.
+    """As :data:`.draft.decides`, for what only the own task of a lease may say of it.
 
     ``members``: a process that has joined the lease may say it, too, if it may take turns for it.
     """

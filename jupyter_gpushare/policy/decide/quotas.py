@@ -10,8 +10,7 @@ from ..words import commands as cmd
 from ..words import events as ev
 from ..words.config import PolicyConfig
 from ..words.model import BudgetLevel, EnvironmentName, Quota, RefusalReason
-from .draft import Decision, Done, Draft, Refuse
-from .registry import decides
+from .draft import Decision, Done, Draft, Refuse, decides
 from .serving import serve
 
 

@@ -9,7 +9,7 @@ from ..books.demand import computes
 from ..books.lifts import answers
 from ..books.state import Lease, State
 from ..measure import following
-from ..recall import lifts, plan, sources
+from ..recall import lifts, plan
 from ..say import texts
 from ..words import commands as cmd
 from ..words import events as ev
@@ -28,7 +28,7 @@ from .serving import serve, serve_restores, waits_for_link
 
 def ask_back(draft: Draft) -> None:
     """Ask tasks for their caches, and idle ones for their GPUs, where that helps."""
-    ripe = [o for o in sources.all_offers(draft.state, draft.config) if o.due <= draft.at]
+    ripe = [o for o in plan.all_offers(draft.state, draft.config) if o.due <= draft.at]
     if not ripe:
         return
     draft.emit(*plan.asks(draft.state, draft.config, draft.at, ripe))

@@ -26,10 +26,9 @@ from ..words.model import (
     Reserve,
 )
 from . import given, out_of_service, quotas
-from .draft import Decision, Draft, Grant, Refuse, Wait
+from .draft import Decision, Draft, Grant, Refuse, Wait, decides
 from .own import of_task
 from .recalls import ask_back, set_limits
-from .registry import decides
 from .serving import delays, fit, grant, serve, waits_for_link
 from .waiting import held_up_text, joined, no_room_text, spent_text
 
@@ -259,7 +258,7 @@ def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
     item = draft.state.queue.waiting[name]
     lease = draft.state.leases[name]
     if draft.state.rebuild is not None:
-        return Wait(name, texts.rebuilding_text())
+        return Wait(name, texts.REBUILDING)
     if item.left is not None:
         return Wait(name, held_up_text(draft.state, name, draft.config, draft.at))
     urgent = draft.state.queue.first_urgent()
@@ -282,7 +281,7 @@ def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
         if isinstance(result, NoRoom):
             room = result
         elif isinstance(result, Granted):
-            return Wait(name, texts.delays_text())
+            return Wait(name, texts.DELAYS)
     # In a storm of requests one look a second is enough; the timer sees to it.
     if draft.at >= draft.state.line_looked_at + patience.LOOK_EVERY:
         ask_back(draft)

@@ -11,14 +11,12 @@ from ..books.state import State
 from ..recall import plan
 from ..turns import order
 from ..words import commands as cmd
-from ..words import events as ev
 from ..words.config import PolicyConfig
 from . import leases, loans, node, out_of_service, promises, quotas, recalls, requests, turns
-from .draft import Decision, Draft, Step
-from .registry import ANSWERS
+from .draft import ANSWERS, Draft, Step
 from .serving import settle_sharing
 
-#: The files whose functions decide commands: who imports them has all (:mod:`.registry`).
+#: The files whose functions decide commands: who imports them has all (:data:`.draft.ANSWERS`).
 BY_SUBJECT: Final = (
     leases,
     loans,
@@ -42,14 +40,6 @@ def step(state: State, command: cmd.Command, config: PolicyConfig) -> Step:
         promises.settle(draft)
     settle_sharing(draft)
     return Step(decision, tuple(draft.events), draft.state)
-
-
-def decide(
-    state: State, command: cmd.Command, config: PolicyConfig
-) -> tuple[Decision, tuple[ev.Event, ...]]:
-    """The decision and the events; the caller evolves."""
-    result = step(state, command, config)
-    return result.decision, result.events
 
 
 def next_deadline(state: State, config: PolicyConfig) -> float:

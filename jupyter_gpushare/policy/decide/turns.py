@@ -15,9 +15,8 @@ from ..words.model import (
 )
 from ..words.recalls import Give, RecallPhase
 from ..words.turns import TurnEnd, TurnPhase
-from .draft import Decision, Done, Draft
+from .draft import Decision, Done, Draft, decides
 from .own import of_task, unknown_lease
-from .registry import decides
 from .serving import serve, settle_sharing
 
 

@@ -19,7 +19,6 @@ from ..books.room import (
 from ..books.state import Lease, State
 from ..recall import plan
 from ..say import texts
-from ..turns import pins
 from ..words.config import PolicyConfig
 from ..words.model import (
     BudgetLevel,
@@ -28,6 +27,7 @@ from ..words.model import (
     RefusalReason,
 )
 from ..words.recalls import Give
+from ..words.turns import TurnPhase
 from . import out_of_service
 from .draft import Draft
 from .serving import delays, fit, waits_for_link
@@ -86,7 +86,7 @@ def why_waiting(
     if state.problem is not None:
         return Why(RefusalReason.UNAVAILABLE, texts.stopped_text(state.problem))
     if state.rebuild is not None:
-        return Why(RefusalReason.UNAVAILABLE, texts.rebuilding_text())
+        return Why(RefusalReason.UNAVAILABLE, texts.REBUILDING)
     waiting = state.leases[lease]
     if state.is_held_up(waiting):
         spent = state.budget(waiting.environment).level is BudgetLevel.SPENT
@@ -98,7 +98,7 @@ def why_waiting(
     draft = Draft(state, config, state.settled_at if at is None else at)
     result, item = fit(draft, waiting), state.queue.waiting.get(lease)
     if item is not None and isinstance(result, Granted) and delays(draft, item, result):
-        text = texts.delays_text()
+        text = texts.DELAYS
     elif waits_for_link(draft, waiting):
         text = texts.LINK_IS_BUSY
     elif isinstance(result, NoRoom):
@@ -125,9 +125,11 @@ def stopping_text(state: State, config: PolicyConfig, waiting: LeaseId) -> str:
 
 def pinned_text(state: State, at: float | None) -> str:
     """Which task has its turn for longer because it is pinned; empty: none has."""
+    held = [(name, turn) for name, turn in state.turns.items() if turn.phase is TurnPhase.HOLDS]
     for uuid, books in state.gpus.items():
-        until = pins.kept_until(state, uuid)
-        if at is not None and until > at:
+        name = next((name for name, turn in held if uuid in turn.gpus), None)
+        until = None if name is None else state.leases[name].turn_pinned_until
+        if at is not None and until is not None and until > at:
             return texts.pinned_text(books.gpu.index, until - at)
     return ""
 

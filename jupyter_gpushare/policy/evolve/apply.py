@@ -6,9 +6,8 @@ from typing import Final
 
 from ..books.state import State
 from ..words import events as ev
-from . import claims, flags, gpus, leases, lifts, promises, quotas, rebuild, recalls, shares, turns
-from .registry import CHANGES
-from .steps import all_in_line
+from . import claims, leases, lifts, node, promises, quotas, recalls, shares, turns
+from .steps import CHANGES, all_in_line
 
 
 def evolve(state: State, event: ev.Event) -> State:
@@ -26,16 +25,14 @@ def evolve(state: State, event: ev.Event) -> State:
     return after
 
 
-#: The files whose functions carry events out: who imports them has all (:mod:`.registry`).
+#: The files whose functions carry events out: who imports them has all (:data:`.steps.CHANGES`).
 BY_SUBJECT: Final = (
     claims,
-    flags,
-    gpus,
     leases,
     lifts,
+    node,
     promises,
     quotas,
-    rebuild,
     recalls,
     shares,
     turns,

@@ -13,10 +13,10 @@ from ..words.model import (
 )
 from ..words.recalls import Give, Recall, RecallKey, RecallPhase, Why
 from . import lifts, recalls, shares
-from .registry import evolves
 from .steps import (
     changed,
     claim_phase,
+    evolves,
     forget_lease,
     in_line,
     lease_of,

@@ -21,13 +21,13 @@ from ..words.model import (
 from ..words.moves import LEASE_MOVES, InvariantBroken, move
 from ..words.recalls import MEMORY, Give, RecallKey, RecallPhase
 from . import lifts, promises, recalls, shares, turns
-from .registry import evolves
 from .steps import (
     changed,
     changed_claim,
     charge,
     claim_phase,
     drop,
+    evolves,
     forget_lease,
     in_line,
     lease_of,

@@ -7,8 +7,7 @@ from ..books.lifts import answers, followers_on, lifted_by, lifted_on, part_on
 from ..books.state import Limit, Reservation, ReservationKey, State
 from ..words import events as ev
 from ..words.model import Allocation
-from .registry import evolves
-from .steps import books_of, changed, changed_claim, lease_of, put_books, reserve
+from .steps import books_of, changed, changed_claim, evolves, lease_of, put_books, reserve
 
 
 @evolves(ev.LimitTold)

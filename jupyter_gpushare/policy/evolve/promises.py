@@ -12,8 +12,7 @@ from ..words import events as ev
 from ..words.model import LeaseId, LeasePhase, Request, TaskKind
 from ..words.moves import move
 from ..words.promises import PROMISE_MOVES, Meter, Progress, Promised
-from .registry import evolves
-from .steps import changed, drop, put_lease
+from .steps import changed, drop, evolves, put_lease
 
 #: A cell has ended: what its task told of its steps tells nothing of the next one.
 CELL_OVER: Final[dict[str, Any]] = dict.fromkeys(("progress", "claimed"))

@@ -17,8 +17,7 @@ from ..words.model import (
     EnvironmentName,
     Period,
 )
-from .registry import evolves
-from .steps import all_in_line, charge
+from .steps import all_in_line, charge, evolves
 
 
 def _rekey(state: State, at: float) -> State:

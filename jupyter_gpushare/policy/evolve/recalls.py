@@ -10,7 +10,7 @@ from ..books.state import State
 from ..words import events as ev
 from ..words.model import Allocation, LeaseId
 from ..words.recalls import MEMORY, Give, Recall, RecallKey, RecallPhase, Why, moved
-from .registry import evolves
+from .steps import evolves
 
 
 def put(state: State, key: RecallKey, recall: Recall) -> State:

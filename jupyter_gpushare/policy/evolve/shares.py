@@ -9,8 +9,7 @@ from ..words import events as ev
 from ..words.model import Bytes, EnvironmentName, GpuUuid, LeaseId
 from ..words.moves import InvariantBroken
 from ..words.turns import Figures, Share
-from .registry import evolves
-from .steps import changed_claim, put_books, reserve
+from .steps import changed_claim, evolves, put_books, reserve
 
 
 @evolves(ev.GpuShared)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from ..books.copies import replace
 from ..books.queue import Account
 from ..books.state import Claim, GpuState, Handle, Lease, Reservation, ReservationKey, State
 from ..books.table import Map
+from ..words import events as ev
 from ..words.model import (
     Bytes,
     ClaimPhase,
@@ -17,9 +19,15 @@ from ..words.model import (
     LeaseId,
 )
 from ..words.moves import CLAIM_MOVES, InvariantBroken, move
+from ..words.registry import registering
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+CHANGES: Final[dict[type[ev.Event], Callable[[State, Any], State]]] = {}
+
+#: ``@evolves(kind)``: this function gives the state after an event of this kind.
+evolves: Final = registering(CHANGES)
 
 _NOTHING: Final = Reservation(Bytes(0), 0)
 

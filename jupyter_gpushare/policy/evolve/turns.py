@@ -12,8 +12,7 @@ from ..words.moves import move
 from ..words.recalls import FREES, Give, Why
 from ..words.turns import TURN_MOVES, Lock, Taker, Turn, TurnEnd, TurnPhase
 from . import recalls
-from .registry import evolves
-from .steps import changed, changed_claim, drop, lease_of, seen_at, uses
+from .steps import changed, changed_claim, drop, evolves, lease_of, seen_at, uses
 
 
 @evolves(ev.MemoryReported)

@@ -249,23 +249,24 @@ def _can_be_lifted(state: State, lease: Lease, gpu: GpuUuid) -> bool:
 
 def _is_late(state: State, config: PolicyConfig, gpu: GpuUuid, at: float) -> bool:
     """Whether a task on a GPU takes long to come back: then all there come back all the way."""
+    limits = (claim.limit for (_lease, uuid), claim in state.claims.items() if uuid == gpu)
     return any(
         limit.began is not None and at - limit.began >= patience.answer(Give.LIFT, config)
-        for (_lease, uuid), limit in state.lifts.items()
-        if uuid == gpu
+        for limit in limits
+        if limit is not None
     )
 
 
 def _kept(state: State, gpu: GpuUuid, used: Mapping[EnvironmentName, int | None]) -> int:
     """Bytes on a GPU that are in use though they were asked back."""
     result = 0
-    for key in state.bursts:
+    for key, held in state.reservations.items():
         environment, uuid = key
-        if uuid != gpu or environment not in used:
+        if uuid != gpu or environment not in used or not held.lifted:
             continue
-        held, size = state.reservations[key].memory, used[environment]
+        size = used[environment]
         may = entitled(state, key) + most_lifted(state, key)
-        result += max(0, min(held, held if size is None else size) - may)
+        result += max(0, min(held.memory, held.memory if size is None else size) - may)
     return result
 
 
@@ -331,8 +332,9 @@ def _by_turns(state: State, back: State, lease: Lease, config: PolicyConfig) -> 
 
 def unanswered(state: State, at: float) -> Iterator[ev.LimitConfirmed]:
     """Leases whose client did not say that it has its new, higher limit: it has fixed ones."""
-    silent = {name for (name, _), one in state.lifts.items() if at - one.told_at >= patience.ANSWER}
-    for name in sorted(silent):
+    told = {key: claim.limit.told_at for key, claim in state.claims.items() if claim.limit}
+    silent = (key for key, when in told.items() if at - when >= patience.ANSWER)
+    for name in sorted({key[0] for key in silent if state.lift(*key)}):
         lease = state.leases[name]
         if lease.live_limits is None and lease.phase is LeasePhase.HELD:
             yield ev.LimitConfirmed(at, name, lease.environment, (), live=False)
@@ -345,9 +347,9 @@ def settle(
     config: PolicyConfig,
 ) -> Iterator[ev.ReservationResized]:
     """Reservations that shrink, by measurements begun ``at``."""
-    for key in sorted(state.bursts):
+    for key, held in sorted(state.reservations.items()):
         environment, gpu = key
-        if gpu not in used:
+        if gpu not in used or not held.lifted:
             continue
         lifted, extra = lifted_on(state, key), most_lifted(state, key)
         keeps = entitled(state, key) + extra
@@ -359,7 +361,7 @@ def settle(
             over = size - keeps
             if over > config.over_limit_tolerance:  # what is free already may be used
                 keeps += -(-over // STEP) * STEP
-        if keeps < state.reservations[key].memory:
+        if keeps < held.memory:
             yield ev.ReservationResized(at, environment, gpu, Bytes(keeps))
 
 

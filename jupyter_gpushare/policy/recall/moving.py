@@ -119,7 +119,7 @@ def _waits_until(
     holders = turn_order.holders(state, shared)
     on = {holders[gpu] for gpu in turn_order.gpus_of(shared, name) if gpu in holders}
     return max(
-        (turn_order.yields_at(state, config, shared, holder, name) for holder in on),
+        (turn_order.yields(state, config, shared, holder, name)[0] for holder in on),
         default=-math.inf,
     )
 

@@ -26,7 +26,7 @@ from ..words import events as ev
 from ..words.config import PolicyConfig
 from ..words.model import Activity, Allocation, Bytes, GpuUuid, LeaseId
 from ..words.recalls import FREES, Give, RecallPhase, Why
-from . import ending, growing, moving, offers, patience, sources, stopping
+from . import ending, growing, moving, offers, patience, reclaiming, stopping
 from .choosing import fewest
 from .offers import Offer
 
@@ -34,6 +34,23 @@ N = TypeVar("N")
 
 #: The first so many in line are helped.
 HELPED: Final = 8
+SOURCES: Final[tuple[Callable[[State, PolicyConfig], Iterator[Offer]], ...]] = (
+    offers.caches,
+    offers.idle,
+    growing.neighbours,
+    moving.moved,
+    moving.served,
+    stopping.stopped,
+    stopping.promised,
+    reclaiming.reclaimed,
+)
+_PRICE: Final = {give: price for price, give in enumerate(Give)}
+
+
+def all_offers(state: State, config: PolicyConfig) -> list[Offer]:
+    """All that tasks could give, the cheapest kind first; offers of one kind in their order."""
+    found = [offer for source in SOURCES for offer in source(state, config)]
+    return sorted(found, key=lambda offer: (_PRICE[offer.give], offer.order))
 
 
 def line(state: State) -> Iterator[LeaseId]:
@@ -267,7 +284,7 @@ def deadline(state: State, config: PolicyConfig) -> float:
     for key, recall in state.recalls.items():
         if key.give is Give.CACHE and recall.phase is RecallPhase.ANSWERED:
             result = min(result, recall.since + patience.HELD_FOR)
-    for offer in sources.all_offers(state, config):
+    for offer in all_offers(state, config):
         if not offer.if_needed:
             result = min(result, offer.due)
         elif state.has_line or offer.why is Why.GROWS:

@@ -155,10 +155,10 @@ def _recalls(state: State) -> None:
 def _lifts(state: State) -> None:
     for key, held in state.reservations.items():
         _require(0 <= held.lifted < held.memory, f"{key} is lifted by {held.lifted} bytes")
-    for (name, gpu), lift in state.lifts.items():
-        lease = state.leases[name]
-        if lease.phase is not LeasePhase.HELD:
-            continue  # it may not use the GPU now
+    for name, gpu in state.claims:
+        lease, lift = state.leases[name], state.lift(name, gpu)
+        if lift is None or lease.phase is not LeasePhase.HELD:
+            continue  # it is not lifted, or may not use the GPU now
         held = state.reservations[(lease.environment, gpu)]
         _require(lift.memory <= held.memory, f"{name} may use more of {gpu} than is reserved")
 

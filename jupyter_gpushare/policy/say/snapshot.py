@@ -51,7 +51,7 @@ def _summary(state: State) -> Iterator[ev.Event]:
         (environment, gpu, held.memory if held.full is None else held.full)
         for (environment, gpu), held in sorted(state.reservations.items())
     )
-    bursts = tuple((name, gpu, burst) for (name, gpu), burst in sorted(state.bursts.items()))
+    bursts = tuple((*key, x.lifted) for key, x in sorted(state.reservations.items()) if x.lifted)
     yield ev.BooksRestored(
         at,
         state.queue.grants,
@@ -121,7 +121,10 @@ def _followed(state: State) -> Iterator[ev.Event]:
 
 
 def _lifts(state: State) -> Iterator[ev.Event]:
-    for (name, gpu), lift in sorted(state.lifts.items()):
+    for name, gpu in sorted(state.claims):
+        lift = state.lift(name, gpu)
+        if lift is None:
+            continue
         told = (Allocation(gpu, lift.memory),)
         # Twice where it was told again on its way back: the bound counts from the first time.
         for at in sorted({lift.told_at, lift.told_at if lift.began is None else lift.began}):

@@ -404,12 +404,11 @@ def behind_text(ahead: int) -> str:
     )
 
 
-def delays_text() -> str:
-    """Why a batch request waits although there is room for it."""
-    return (
-        "There is room, but an interactive request that waits would start later if this batch "
-        "request took it. It is granted when that is no longer so."
-    )
+#: Why a batch request waits although there is room for it.
+DELAYS: Final = (
+    "There is room, but an interactive request that waits would start later if this batch "
+    "request took it. It is granted when that is no longer so."
+)
 
 
 def stop_text(why: Why, seconds: float) -> str:
@@ -617,13 +616,12 @@ KEPT_SHARED = "Child processes share the lease."
 NOT_IN_NODE = "this GPU is no longer in the node"
 
 
-def rebuilding_text() -> str:
-    """Why nothing is granted while leases are presented again."""
-    return (
-        "The ledger is new, or was restored, so the node manager does not know who holds which "
-        "GPU. Tasks that held a lease present it again now. Nothing is granted until they have "
-        "had time for that; then granting resumes by itself."
-    )
+#: Why nothing is granted while leases are presented again.
+REBUILDING: Final = (
+    "The ledger is new, or was restored, so the node manager does not know who holds which "
+    "GPU. Tasks that held a lease present it again now. Nothing is granted until they have "
+    "had time for that; then granting resumes by itself."
+)
 
 
 PRESENTED_GPU_GONE = "The ledger was lost, and a GPU of this lease is no longer in the node."

@@ -99,7 +99,7 @@ def _yields_after(
 ) -> float:
     """Seconds of computing until the order takes a task's turn for ``waiting``."""
     if state.turns[name].phase is TurnPhase.HOLDS:
-        return order.yields_at(state, config, shared, name, waiting) - at
+        return order.yields(state, config, shared, name, waiting)[0] - at
     least = 0.0
     if at >= order.owed_at(state, config, shared, name):
         least = levels.owed(state, config, name)

@@ -187,7 +187,7 @@ def _asked_at(
         (
             max(
                 (
-                    _yields(state, config, shared, other, name)
+                    yields(state, config, shared, other, name)
                     for other in {taken[gpu] for gpu in gpus_of(shared, name) & taken.keys()}
                 ),
                 key=lambda one: one[0],
@@ -200,16 +200,10 @@ def _asked_at(
     )
 
 
-def yields_at(
-    state: State, config: PolicyConfig, shared: Sharers, holder: LeaseId, waiting: LeaseId
-) -> float:
-    """Boot time from which a holder is asked for its turn because this task waits."""
-    return _yields(state, config, shared, holder, waiting)[0]
-
-
-def _yields(
+def yields(
     state: State, config: PolicyConfig, shared: Sharers, holder: LeaseId, waiting: LeaseId
 ) -> tuple[float, Why]:
+    """Boot time from which a holder is asked for its turn because this task waits, and why."""
     owed = owed_at(state, config, shared, waiting)
     if state.turns[waiting].lock is not None:
         has = state.turns[holder].since + _MOSTLY * min(config.quantum, config.turn_lock)

@@ -1,10 +1,9 @@
-"""The tables of allowed moves of leases and claims. The docs' diagram is generated from them."""
+"""The tables of allowed moves of leases and claims. docs/generate.py draws them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from .model import ClaimPhase, LeasePhase
 
@@ -36,18 +35,3 @@ def move(table: dict[P, frozenset[P]], old: P, new: P, what: str) -> P:
     if new not in table[old]:
         raise InvariantBroken(f"{what} cannot go from {old.value} to {new.value}")
     return new
-
-
-def mermaid(tables: Mapping[str, Mapping[Any, frozenset[Any]]]) -> str:
-    """Tables of moves as a Mermaid state diagram, for the docs."""
-    lines = ["stateDiagram-v2"]
-    for title, table in tables.items():
-        lines.append(f"    state {title} {{")
-        for old, targets in table.items():
-            lines += [
-                f"        {title}_{old.value} --> {title}_{new.value}"
-                for new in sorted(targets, key=lambda phase: str(phase.value))
-            ]
-        first = next(iter(table)).value
-        lines += [f"        [*] --> {title}_{first}", "    }"]
-    return "\n".join(lines) + "\n"

@@ -24,8 +24,7 @@ from jupyter_gpushare.policy.books import room
 from jupyter_gpushare.policy.books.queue import Queue
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.books.table import Map
-from jupyter_gpushare.policy.decide.draft import Done, Draft
-from jupyter_gpushare.policy.decide.registry import ANSWERS
+from jupyter_gpushare.policy.decide.draft import ANSWERS, Done, Draft
 from jupyter_gpushare.policy.measure import observe, watchdog
 from jupyter_gpushare.policy.recall import lifts, stopping
 from jupyter_gpushare.policy.turns import order
