@@ -18,8 +18,8 @@ def says(
 ) -> list[doc.Fact]:
     """All that there is to say of a GPU at ``now``, Unix seconds.
 
-    ``there`` are the leases on it, as the viewer may know them. A GPU with ``most_tasks`` tasks
-    takes no new environment. If it is ``None``, memory decides.
+    ``there`` are the leases on it as the viewer may know them, one's own first. A GPU with
+    ``most_tasks`` tasks takes no new environment. If it is ``None``, memory decides.
     """
     return [*_columns(gpu, most_tasks), *_parts(gpu), *_notes(gpu, there, now)]
 
@@ -117,7 +117,7 @@ def _ended(sentence: str) -> str:
 
 
 def _residents(gpu: doc.Gpu, there: Sequence[doc.Lease]) -> Text:
-    told = [_resident(gpu, row) for row in sorted(there, key=lambda row: not row["mine"])[:_NAMED]]
+    told = [_resident(gpu, row) for row in there[:_NAMED]]
     more = len(there) - len(told)
     return text("Memory: {}.", join([*told, Text(f"{more} more" if more else "")], "; "))
 
@@ -142,7 +142,6 @@ def _time(there: Sequence[doc.Lease], now: float) -> Text:
     taking = [row for row in there if row["turn"] is not None]
     if not taking:
         busy = [row for row in there if _computes(row)]
-        busy.sort(key=lambda row: not row["mine"])
         if not busy:
             return Text("Time: no turns; nobody computes.")
         more = f" and {len(busy) - 1} more compute." if len(busy) > 1 else " computes."

@@ -145,9 +145,13 @@ class Near:
     spent: bool = False
 
 
-def says(row: doc.Lease, near: Near, now: float) -> list[doc.Fact]:
-    """All that there is to say of a lease at ``now``, Unix seconds: what it is, then notes."""
-    told = [*_columns(row, near), *_notes(row, near, now)]
+def says(row: doc.Lease, near: Near, now: float, columns: Sequence[doc.Fact]) -> list[doc.Fact]:
+    """All that there is to say of a lease at ``now``, Unix seconds: what it is, then notes.
+
+    ``columns`` are its :func:`columns`.
+    """
+    what = said("what", name_of(row), hint=name(row["path"] or "", 500))
+    told = [said("who", _who(row)), what, *columns, *_notes(row, near, now)]
     if row["mine"]:
         return [*told, *_summary(row, near)]
     if row["environment"] is None:  # nobody has to do anything about what is others'
@@ -229,21 +233,23 @@ def _who(row: doc.Lease) -> str:
     return f"{whose} (you)" if row["mine"] else whose
 
 
-def _in_line(row: doc.Lease, near: Near) -> str:
+def _in_line(row: doc.Lease, spent: bool) -> str:
     """The place of a request in the line. One that waits for GPU-hours is in no line."""
-    return "waiting for GPU-hours" if near.spent else f"number {row['position']} in line"
+    return "waiting for GPU-hours" if spent else f"number {row['position']} in line"
 
 
-def _columns(row: doc.Lease, near: Near) -> Iterator[doc.Fact]:
-    yield said("who", _who(row))
-    yield said("what", name_of(row), hint=name(row["path"] or "", 500))
+def columns(row: doc.Lease, spent: bool) -> Iterator[doc.Fact]:
+    """What there is to say of a lease to everybody alike: where it is, and how it stands.
+
+    ``spent``: its people have no GPU-hours left, and the viewer may know it.
+    """
     if row["gpus"]:
         yield said("where", ", ".join(f"GPU {gpu_number(gpu)}" for gpu in row["gpus"]))
     tone, word, hint = STATES.get(row["state"], ("plain", row["state"], ""))
     begun = row["since"]
     if row["position"] is not None:
         tone, word, hint = STATES["queued"]
-        begun, word = row["requested"], _in_line(row, near)
+        begun, word = row["requested"], _in_line(row, spent)
     yield said("state", "{} for {}", word, since(begun), tone=tone, hint=hint)
     yield from _memory(row)
     yield said("class", row["priority_class"])
@@ -283,7 +289,7 @@ def _summary(row: doc.Lease, near: Near) -> Iterator[doc.Fact]:
     """All of it in a few words, and a countdown where its GPU is about to go."""
     tone, word, _ = STATES.get(row["state"], ("plain", row["state"], ""))
     if row["position"] is not None:
-        word = _in_line(row, near)
+        word = _in_line(row, near.spent)
     parts = row["gpus"]
     if not parts:
         yield said("summary", word, tone=tone)

@@ -81,9 +81,14 @@ def said(
 # -- figures -------------------------------------------------------------------------------------
 
 
-def _figure(form: str, *values: float) -> Text:
-    """Milliseconds of a moment are enough, and so are single bytes of 90 TiB."""
-    return Text(f"{{{form} {' '.join([f'{value:.14g}' for value in values])}}}")
+def _figure(form: str, value: float) -> Text:
+    """A tenth of a millisecond of a moment is enough, and so are single bytes of 90 TiB."""
+    return Text(f"{{{form} {value:.14g}}}")
+
+
+def between(low: float, high: float) -> Text:
+    """About how long, in seconds."""
+    return Text(f"{{range {low:g} {high:g}}}")
 
 
 #: Bytes.
@@ -94,8 +99,6 @@ percent: Final = partial(_figure, "percent")
 hours: Final = partial(_figure, "hours")
 #: Seconds that do not change.
 span: Final = partial(_figure, "span")
-#: About how long: from so many seconds to so many.
-between: Final = partial(_figure, "range")
 #: How long it is until a moment, Unix time.
 left: Final = partial(_figure, "left")
 #: How long ago a moment was, Unix time.

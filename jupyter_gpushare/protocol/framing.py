@@ -79,9 +79,18 @@ def encoded(value: Any, **lists: Iterable[Encoded]) -> Encoded:
 
 def _spliced(head: Mapping[str, Any], parts: Mapping[str, bytes]) -> bytes:
     """An object of what ``head`` has, and of ``parts`` that are JSON."""
-    pieces = [_text(dict(head))[1:-1]] if head else []
-    pieces += [_text(name) + b":" + part for name, part in parts.items()]
-    return b"{" + b",".join(pieces) + b"}"
+    pieces = [members(head)] if head else []
+    return joined(*pieces, *(_text(name) + b":" + part for name, part in parts.items()))
+
+
+def members(of: Mapping[str, Any]) -> bytes:
+    """The members of an object, for :func:`joined`."""
+    return _text(dict(of))[1:-1]
+
+
+def joined(*parts: bytes) -> Encoded:
+    """An object of members that were encoded before; none of the ``parts`` is empty."""
+    return Encoded(b"{" + b",".join(parts) + b"}")
 
 
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False)

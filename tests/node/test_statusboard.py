@@ -185,7 +185,7 @@ def test_each_pays_for_their_own_and_a_part_of_what_is_made_for_many(
     class Dear(Sheet):
         """Each row of a lease takes a second."""
 
-        def lease_row(self, *what: Any) -> dict[str, Any]:
+        def lease_row(self, *what: Any) -> Encoded:
             nonlocal now
             now += 1.0
             return super().lease_row(*what)

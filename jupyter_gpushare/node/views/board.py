@@ -16,7 +16,7 @@ from typing import Final
 
 from ...protocol.framing import Encoded, encoded
 from .status import Sheet
-from .viewer import View, Viewer
+from .viewer import Viewer
 
 #: Seconds of work at once, and how many times as long the loop is left alone then.
 SLICE: Final = 0.001
@@ -76,23 +76,22 @@ async def hand_out(
         same.setdefault((viewer, page if viewer.admin else 0), []).append(tell)
 
     async def lease_rows(viewer: Viewer, page: int) -> list[Encoded]:
-        rows = []
+        rows, own, others = [], sheet.own(viewer), others_leases[viewer.admin]
         for lease in sheet.leases(viewer, page)[0]:
-            view = viewer.view(lease)
-            made = own_leases if view is View.OWN else others_leases[viewer.admin]
+            made = own_leases if lease.environment in own else others
             if (row := made.get(lease.id)) is None:
                 begun = slices.spent
-                row = made[lease.id] = encoded(sheet.lease_row(lease, view))
-                if view is not View.OWN:
+                row = made[lease.id] = sheet.lease_row(lease, viewer.view(lease))
+                if made is others:
                     shared(viewer, begun)
                 await slices.rest()
             rows.append(row)
         return rows
 
     async def queue_rows(viewer: Viewer, page: int) -> list[Encoded]:
-        rows = []
+        rows, own = [], sheet.own(viewer)
         for lease in sheet.queue(viewer, page)[0]:
-            of_other = viewer.view(lease) is View.OTHER
+            of_other = not viewer.admin and lease.environment not in own
             row = queue.get(lease.id) if of_other else None
             if row is None:
                 begun = slices.spent

@@ -64,6 +64,7 @@ from ...policy.words.model import (
 from ...policy.words.recalls import Recall, Why
 from ...policy.words.turns import TurnPhase
 from ...protocol import documents as doc
+from ...protocol.framing import Encoded, joined, members
 from ...protocol.holding import whole_memory
 from ...protocol.shapes import optional, private
 from . import outlook as outlook_status
@@ -172,9 +173,10 @@ PAGE: Final = 200
 
 #: The fields of a lease that other people are not told. Its id would let them follow its work.
 _HIDDEN: Final = dict.fromkeys(private(doc.Lease))
-#: What a row leaves out where it is null.
+#: What a row leaves out where it is null: of most tasks there is little to say, and there are many.
 _MAY_LACK: Final = optional(doc.Lease)
 _GPU_MAY_LACK: Final = optional(doc.LeaseGpu)
+_HIDDEN_MEMBERS: Final = members(dict.fromkeys(_HIDDEN.keys() - _MAY_LACK))
 
 
 def _without_nulls(row: Mapping[str, Any], may_lack: frozenset[str]) -> dict[str, Any]:
@@ -251,6 +253,9 @@ class Sheet:
         self._largest = max((books.gpu.memory for books in state.gpus.values()), default=0)
         self._connected = frozenset(connected)
         self._outlooks = cache(outlooks)
+        self._why = cache(
+            lambda name, ahead: core.why_waiting(state, name, ahead, config, facts.boot)
+        )
         self._pauses = pauses
         self._cells = cells
         self._away = away
@@ -272,19 +277,24 @@ class Sheet:
         self._leases = _Listing(in_order)
         classes = Counter(state.leases[name].request.priority_class for name in self._places)
         self._queue_says = of_waiting.line_says({one.value: classes[one] for one in PriorityClass})
-        self._rows: dict[LeaseId, doc.Lease] = {}
+        self._rows: dict[tuple[LeaseId, View], doc.Lease] = {}
+        #: What all are told alike of a lease, by whether they know that its GPU-hours are spent.
+        self._columns: dict[tuple[LeaseId, bool], tuple[doc.Fact, ...]] = {}
+        #: Of each lease what everybody is told, and what others are not, as JSON.
+        self._encoded: dict[LeaseId, tuple[bytes, bytes]] = {}
         self._there: dict[GpuUuid, list[Lease]] = {uuid: [] for uuid in state.gpus}
-        self._held: defaultdict[EnvironmentName, list[tuple[Lease, frozenset[GpuUuid], str]]]
-        self._held = defaultdict(list)
+        self._own: dict[Viewer, set[EnvironmentName]] = {}
+        #: How many tasks of a name each person has on each GPU.
+        self._held: defaultdict[tuple[EnvironmentName, GpuUuid], Counter[str]]
+        self._held = defaultdict(Counter)
         self._job_leases: dict[tuple[EnvironmentName, str], list[Lease]] = {}
         for lease in in_order:
             if display_state(state, lease) is DisplayState.ENDED:
                 continue
             for part in lease.allocations:
                 self._there.get(part.gpu, []).append(lease)
-            if lease.phase is LeasePhase.HELD:
-                on = frozenset(part.gpu for part in lease.allocations)
-                self._held[lease.environment].append((lease, on, _task_name(lease)))
+                if lease.phase is LeasePhase.HELD:
+                    self._held[lease.environment, part.gpu][_task_name(lease)] += 1
             if (job := lease.task.job) is not None:
                 self._job_leases.setdefault((lease.environment, job), []).append(lease)
         #: What GPUs say to those who have nothing there: administrators, and others.
@@ -367,28 +377,49 @@ class Sheet:
 
     def leases(self, viewer: Viewer, page: int = 0) -> tuple[list[Lease], int]:
         """Leases in the order in which they were asked for: a page, and how many come after it."""
-        return self._leases.page(viewer.own(self._leases.environments()), viewer, page)
+        return self._leases.page(self.own(viewer), viewer, page)
+
+    def own(self, viewer: Viewer) -> set[EnvironmentName]:
+        """The viewer's environments, of those that have a lease."""
+        if viewer not in self._own:
+            self._own[viewer] = viewer.own(self._leases.environments())
+        return self._own[viewer]
 
     def queue(self, viewer: Viewer, page: int = 0) -> tuple[list[Lease], int]:
         """Those who wait, in the order of service: a page, and how many come after it."""
-        return self._queue.page(viewer.own(self._queue.environments()), viewer, page)
+        return self._queue.page(self.own(viewer), viewer, page)
 
-    def lease_row(self, lease: Lease, view: View) -> doc.Lease:
-        """The row of a lease for viewers with this ``view`` of it."""
+    def lease_row(self, lease: Lease, view: View) -> Encoded:
+        """The row of a lease for viewers with this ``view`` of it, as JSON of a `Lease`."""
         row = self._seen(lease, view)
-        says = of_leases.says(row, self._near(lease, view), self._facts.now)
-        # Of most tasks there is little to say, and there are many rows.
-        gpus = [_without_nulls(gpu, _GPU_MAY_LACK) for gpu in row["gpus"]]
-        return cast(doc.Lease, {**_without_nulls(row, _MAY_LACK), "gpus": gpus, "says": says})
+        if lease.id not in self._encoded:
+            self._encoded[lease.id] = _encoded_parts(self._seen(lease, View.ADMIN))
+        public, hidden = self._encoded[lease.id]
+        near = self._near(lease, view)
+        key = lease.id, near.spent
+        if key not in self._columns:
+            self._columns[key] = tuple(of_leases.columns(row, near.spent))
+        says = of_leases.says(row, near, self._facts.now, self._columns[key])
+        return joined(
+            public,
+            _HIDDEN_MEMBERS if view is View.OTHER else hidden,
+            members({"mine": row["mine"], "says": says}),
+        )
 
     def _seen(self, lease: Lease, view: View) -> doc.Lease:
         """What viewers with this ``view`` may know, before anything is said of it."""
-        if lease.id not in self._rows:
-            self._rows[lease.id] = self._row(lease)
-        row = self._rows[lease.id]
-        if view is View.OTHER:
-            return cast(doc.Lease, {**row, **_HIDDEN})
-        return {**row, "mine": True} if view is View.OWN else row
+        key = lease.id, view
+        row = self._rows.get(key)
+        if row is not None:
+            return row
+        if view is View.ADMIN:
+            row = self._row(lease)
+        elif view is View.OWN:
+            row = {**self._seen(lease, View.ADMIN), "mine": True}
+        else:
+            row = cast(doc.Lease, {**self._seen(lease, View.ADMIN), **_HIDDEN})
+        self._rows[key] = row
+        return row
 
     def _near(self, lease: Lease, view: View) -> of_leases.Near:
         """What there is to know around a task."""
@@ -416,10 +447,10 @@ class Sheet:
 
     def _sharers(self, lease: Lease) -> tuple[str, ...]:
         """The same person's other tasks on its GPUs, by name."""
-        gpus = {part.gpu for part in lease.allocations}
-        held = self._held[lease.environment]
-        shares = (name for one, on, name in held if one is not lease and not gpus.isdisjoint(on))
-        return tuple(sorted(set(shares)))
+        own = _task_name(lease)
+        held = [self._held[lease.environment, part.gpu] for part in lease.allocations]
+        shares = {name for on in held for name, tasks in on.items() if name != own or tasks > 1}
+        return tuple(sorted(shares))
 
     @staticmethod
     def _view_beside(lease: Lease, other: Lease, view: View) -> View:
@@ -481,11 +512,10 @@ class Sheet:
 
         It is the same for all viewers with :attr:`View.OTHER` of it.
         """
-        state, boot, config = self._state, self._facts.boot, self._config
+        state, config = self._state, self._config
         view = viewer.view(lease)
         place, known = self._places[lease.id], view is not View.OTHER
-        ahead = place.position - 1
-        why = core.why_waiting(state, lease.id, ahead, config, boot) if known else None
+        why = self._why(lease.id, place.position - 1) if known else None
         outlook = self._outlooks().get(lease.id) if known else None
         hints = self._facts.hints.get(lease.environment, ()) if known else ()
         row: doc.Waiting = {
@@ -496,7 +526,7 @@ class Sheet:
             "priority_class": lease.request.priority_class.value,
             "gpus": lease.request.gpus,
             "memory": outlook_status.asked_memory(state, lease, self._largest, config),
-            "waiting": max(0.0, boot - lease.requested_at),
+            "waiting": max(0.0, self._facts.boot - lease.requested_at),
             "ahead": place.ahead,
             "reason": why.reason.value if why else None,
             "message": with_hints(why.message, hints) if why else None,
@@ -559,15 +589,17 @@ class Sheet:
             ],
             "says": [],
         }
+        key, own = (uuid, viewer.admin), self.own(viewer)
         there = self._there[uuid]
-        key = uuid, viewer.admin
-        strange = not gpu["mine"] and not any(viewer.is_mine(lease.environment) for lease in there)
+        mine = [self._seen(lease, View.OWN) for lease in there if lease.environment in own]
+        strange = not gpu["mine"] and not mine
         if strange and key in self._gpu_says:
             gpu["says"] = self._gpu_says[key]
             return gpu
-        rows = [self._seen(lease, viewer.view(lease)) for lease in there]
+        view = View.ADMIN if viewer.admin else View.OTHER
+        others = [self._seen(lease, view) for lease in there if lease.environment not in own]
         most = self._config.max_tasks_per_gpu
-        gpu["says"] = of_gpus.says(gpu, rows, most, self._facts.now)
+        gpu["says"] = of_gpus.says(gpu, mine + others, most, self._facts.now)
         if strange:
             self._gpu_says[key] = gpu["says"]
         return gpu
@@ -626,6 +658,15 @@ class Sheet:
                 "next_at": flag.since + watchdog.due(config, coming) + offset if coming else None,
             }
         return None
+
+
+def _encoded_parts(row: doc.Lease) -> tuple[bytes, bytes]:
+    """What everybody is told of a lease, and what others are not, without what is said of it."""
+    gpus = [_without_nulls(gpu, _GPU_MAY_LACK) for gpu in row["gpus"]]
+    lean = {**_without_nulls(row, _MAY_LACK), "gpus": gpus}
+    del lean["mine"], lean["says"]
+    hidden = {name: lean.pop(name) for name in _HIDDEN if name in lean}
+    return members(lean), members(hidden)
 
 
 def _task_name(lease: Lease) -> str:
