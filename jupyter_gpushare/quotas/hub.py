@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ..daemon.hubapi import HubApi, HubUnreachable
 from ..policy.words.model import EnvironmentName
@@ -25,45 +25,40 @@ MOST_GROUPS: Final = 100_000
 AWAY_REFRESH: Final = 10.0
 
 
-def group_quotas(
-    groups: Any, node: NodeSize, before: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """The quotas by group, and the sentences about entries that make no sense.
+class Told(NamedTuple):
+    """What the Hub's groups say: quotas by group, their members, and what makes no sense."""
+
+    quotas: dict[str, Any]
+    wrong: dict[str, str]
+    members: dict[EnvironmentName, tuple[str, ...]]
+
+
+def told_by(groups: Any, node: NodeSize, before: Mapping[str, Any]) -> Told:
+    """What groups say that have a quota; of a user, which of these groups they are in.
 
     A group whose entry makes no sense keeps the quota it had ``before``: a typing error must not
     take GPUs away.
     """
-    good: dict[str, Any] = {}
-    wrong: dict[str, str] = {}
+    told = Told({}, {}, {})
     for group in groups if isinstance(groups, list) else []:
         if not isinstance(group, Mapping) or not isinstance(group.get("name"), str):
             continue
         name, properties = group["name"], group.get("properties")
         if not isinstance(properties, Mapping) or PROPERTY not in properties:
             continue
+        quota, users = properties[PROPERTY], group.get("users")
         try:
-            parse_quota(f"JupyterHub group {name!r}", properties[PROPERTY], node)
+            parse_quota(f"JupyterHub group {name!r}", quota, node)
+            told.quotas[name] = quota
         except ValueError as error:
-            wrong[name] = str(error)
+            told.wrong[name] = str(error)
             if name in before:
-                good[name] = before[name]
-        else:
-            good[name] = properties[PROPERTY]
-    return good, wrong
-
-
-def members_of(groups: Any) -> dict[EnvironmentName, tuple[str, ...]]:
-    """The users of groups that have a quota, and which groups those are."""
-    members: dict[EnvironmentName, tuple[str, ...]] = {}
-    for group in groups if isinstance(groups, list) else []:
-        users = group.get("users") if isinstance(group, Mapping) else None
-        if not isinstance(users, list) or PROPERTY not in (group.get("properties") or {}):
-            continue
-        for user in users:
+                told.quotas[name] = before[name]
+        for user in users if isinstance(users, list) else []:
             if isinstance(user, str):
-                name = EnvironmentName(user)
-                members[name] = (*members.get(name, ()), str(group.get("name")))
-    return members
+                who = EnvironmentName(user)
+                told.members[who] = (*told.members.get(who, ()), name)
+    return told
 
 
 class HubQuotas:
@@ -165,15 +160,14 @@ class HubQuotas:
         if self._is_away:
             self._is_away = False
             self._log.info("JupyterHub's groups can be read again")
-        quotas, wrong = group_quotas(groups, node, self._known)
-        for name, why in wrong.items():
+        told = told_by(groups, node, self._known)
+        for name, why in told.wrong.items():
             if self._told.get(name) != why:
                 self._log.error("%s It is ignored.", why)
-        self._told = wrong
-        self._members = members_of(groups)
+        self._told, self._members = told.wrong, told.members
         self._answered = self._wall()
-        await asyncio.to_thread(self._last.keep, quotas, self._answered)
-        return quotas
+        await asyncio.to_thread(self._last.keep, told.quotas, self._answered)
+        return told.quotas
 
     async def _recall(self, node: NodeSize) -> dict[str, Any]:
         """Take the Hub's answer from before this node manager started."""
@@ -186,8 +180,8 @@ class HubQuotas:
             return {}
         groups, self._answered = last
         # As they are written: the node may have other GPUs by now.
-        told = [{"name": one, "properties": {PROPERTY: quota}} for one, quota in groups.items()]
-        quotas, wrong = group_quotas(told, node, {})
+        rows = [{"name": one, "properties": {PROPERTY: quota}} for one, quota in groups.items()]
+        quotas, wrong, _members = told_by(rows, node, {})
         for why in wrong.values():
             self._log.error("%s It is ignored.", why)
         age = max(0.0, self._wall() - self._answered)

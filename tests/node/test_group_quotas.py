@@ -13,12 +13,11 @@ from support.node import GIB, NodeClient, RemoteError, RunningNode, until
 
 from jupyter_gpushare.daemon.clock import bounds
 from jupyter_gpushare.ledger.ledger import Ledger, Record
-from jupyter_gpushare.policy.words.model import Bytes, EnvironmentName, Period, Quota
+from jupyter_gpushare.policy.words.model import Bytes, Period, Quota
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.periods import first_day, next_first_day, parse_period
 from jupyter_gpushare.quota import best
-from jupyter_gpushare.quotas.hub import members_of
 
 CONFIG = """
 c.NodeManagerApp.debug_checks = True
@@ -238,20 +237,6 @@ def test_the_best_of_several_budgets_keeps_its_own_period() -> None:
     month = Quota(1, Bytes(1), gpu_hours=30.0, per=Period("month"))
     assert (best([week, month]).gpu_hours, best([month, week]).per) == (30.0, "month")
     assert best([week, Quota(1)]) == Quota(1), "one without a budget is not limited"
-
-
-def test_members_are_those_of_groups_that_have_a_quota() -> None:
-    ours = {"properties": {"gpushare": {"gpus": 1}}}
-    groups = [
-        {"name": "a", "users": ["alice", "bob"], **ours},
-        {"name": "b", "users": ["alice", 7], **ours},
-        {"name": "c", "users": ["carol"], "properties": {}},
-        {"name": "d", "users": None, **ours},
-        "nonsense",
-    ]
-    alice, bob = EnvironmentName("alice"), EnvironmentName("bob")
-    assert members_of(groups) == {alice: ("a", "b"), bob: ("a",)}
-    assert members_of("nonsense") == {}
 
 
 def test_two_partial_edits_at_once_lose_nothing(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from support.tinyhub import OWN, TinyHub
 
 from jupyter_gpushare.daemon.hubapi import HubApi
 from jupyter_gpushare.quotas.config import NodeSize
-from jupyter_gpushare.quotas.hub import HubQuotas, group_quotas
+from jupyter_gpushare.quotas.hub import HubQuotas, told_by
 from jupyter_gpushare.quotas.last import LastQuotas
 
 LOG = logging.getLogger("hubquotas")
@@ -30,14 +30,22 @@ def a_group(name: str, quota: Any) -> dict[str, Any]:
     return {"kind": "group", "name": name, "properties": {"gpushare": quota, "other": 1}}
 
 
-def test_groups_with_our_property_have_quotas() -> None:
-    groups = [a_group("students", STUDENTS), {"name": "plain", "properties": {}}]
-    assert group_quotas(groups, NODE, {}) == ({"students": STUDENTS}, {})
+def test_groups_with_our_property_have_quotas_and_members() -> None:
+    groups = [
+        a_group("a", STUDENTS) | {"users": ["alice", "bob"]},
+        a_group("b", STUDENTS) | {"users": ["alice", 7]},
+        {"name": "plain", "users": ["carol"], "properties": {}},
+        a_group("d", STUDENTS) | {"users": None},
+        "nonsense",
+    ]
+    quotas, members = dict.fromkeys("abd", STUDENTS), {"alice": ("a", "b"), "bob": ("a",)}
+    assert told_by(groups, NODE, {}) == (quotas, {}, members)
+    assert told_by("nonsense", NODE, {}) == ({}, {}, {})
 
 
 def test_a_slip_of_the_pen_takes_nothing_away() -> None:
     groups = [a_group("students", {"gpus": "many"}), a_group("new", {"memory": "much"})]
-    good, wrong = group_quotas(groups, NODE, {"students": STUDENTS})
+    good, wrong, _members = told_by(groups, NODE, {"students": STUDENTS})
     assert good == {"students": STUDENTS}
     assert sorted(wrong) == ["new", "students"]
     assert "JupyterHub group 'students'" in wrong["students"]
@@ -53,9 +61,9 @@ JSON = st.recursive(
 @settings(max_examples=examples(100))
 @given(JSON, st.lists(JSON))
 def test_no_answer_of_a_hub_is_too_odd(body: Any, quotas: list[Any]) -> None:
-    group_quotas(body, NODE, {})
+    told_by(body, NODE, {})
     groups = [a_group(str(number), quota) for number, quota in enumerate(quotas)]
-    good, wrong = group_quotas(groups, NODE, {})
+    good, wrong, _members = told_by(groups, NODE, {})
     assert not set(good) & set(wrong)
     assert len(good) + len(wrong) == len(groups)
 
