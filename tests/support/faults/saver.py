@@ -63,6 +63,7 @@ class Saver(Tenant):
             kept(why)
 
         stopping.wanted, stopping._tell_kept = told, keeps  # type: ignore[method-assign]
+        stopping._say = self._hears
         self.log.note(Saw.SAYS)
         self.broker.stops_by(self._save)
 
