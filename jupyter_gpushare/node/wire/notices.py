@@ -118,9 +118,9 @@ def again(lease: Lease, guest: Guest, scene: Scene) -> Iterator[Told]:
     if lease.inherited_at is not None and lease.phase is LeasePhase.HELD:
         yield _inherited(lease, scene)
     lifted = tuple(
-        Allocation(gpu, lift.memory)
-        for (name, gpu), lift in state.lifts.items()
-        if name == lease.id
+        Allocation(part.gpu, lift.memory)
+        for part in lease.allocations
+        if (lift := state.lift(lease.id, part.gpu)) is not None
     )
     presented = state.rebuild is not None and lease.id in state.rebuild.done
     if presented and lease.id not in state.takers and lease.phase is LeasePhase.HELD:
