@@ -5,36 +5,26 @@ from __future__ import annotations
 import time
 from datetime import date, datetime
 from datetime import time as midnight
-from typing import Final, Protocol
+from typing import Final
 
 from ..policy.words.model import Period
 from ..protocol.periods import first_day, next_first_day
 from ..protocol.processes import read_boot_id
 
 
-class Clock(Protocol):
+class Clock:
     """Boot time for deadlines, wall time for people, the boot id to tell boots apart."""
 
     def boot(self) -> float:
         """Seconds since boot, suspended time included; never jumps."""
-
-    def wall(self) -> float:
-        """Unix seconds, for display only."""
-
-    def boot_id(self) -> str:
-        """Changes with each boot: boot times of two boots cannot be compared."""
-
-
-class SystemClock:
-    """The host's own clocks."""
-
-    def boot(self) -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def wall(self) -> float:
+        """Unix seconds, for display only."""
         return time.time()
 
     def boot_id(self) -> str:
+        """Changes with each boot: boot times of two boots cannot be compared."""
         return read_boot_id()
 
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 from math import inf
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
 
-class Charges(Protocol):
-    """Who pays for what is done: `wire.turnstile.Turnstile`, which lets calls in, or nobody."""
+class Charges:
+    """Who pays for what is done: nobody, where there are no connections.
+
+    `wire.turnstile.Turnstile`, which lets calls in, has accounts.
+    """
 
     def took(self, owner: Hashable, seconds: float) -> None:
         """Something was done for ``owner``, for so long."""
@@ -25,18 +28,10 @@ class Charges(Protocol):
 
     def owes(self, owner: Hashable) -> bool:
         """Whether ``owner`` has spent more than the allowance."""
-
-
-class Free:
-    """Nobody pays, as where there are no connections."""
-
-    def took(self, owner: Hashable, seconds: float) -> None: ...
-    def wrote(self, owner: Hashable, size: int) -> None: ...
-    def owes(self, owner: Hashable) -> bool:
         return False
 
 
-FREE: Final = Free()
+FREE: Final = Charges()
 
 
 class Purse:

@@ -40,7 +40,7 @@ from traitlets.config import Config
 from traitlets.config.loader import KVArgParseConfigLoader
 
 from .._version import __version__
-from ..daemon.clock import Clock, SystemClock
+from ..daemon.clock import Clock
 from ..daemon.membership import POOL_DIRECTORY, BadMembership, Membership
 from ..ledger import place as ledgerplace
 from ..ledger.beside import UnsafeFile, check_directory, hub_people, key_beside, key_file
@@ -419,7 +419,7 @@ class NodeManagerApp(JupyterApp):
         notifier = systemd.Notifier(systemd.take_ear(os.environ, os.getpid()), log=self.log)
         inherited = systemd.take_socket(os.environ, os.getpid())
         place = place_of_socket(self.socket, inherited, shared=self.shared)
-        clock = SystemClock()
+        clock = Clock()
         ledger_path = Path(self.ledger) if self.ledger else self._own_ledger(clock)
         ledger = Ledger.open(ledger_path, history=self.history_days * 86400.0, wall=clock.wall())
         if ledger.notice:

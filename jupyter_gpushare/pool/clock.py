@@ -6,11 +6,11 @@ moment that the ledger knows. So what is lent counts as lent for too long rather
 
 from __future__ import annotations
 
-from ..daemon.clock import SystemClock
+from ..daemon.clock import Clock
 from ..ledger.ledger import Ledger
 
 
-class PoolClock(SystemClock):
+class PoolClock(Clock):
     """Reads the ledger once. ``last`` is the newest time of an event there."""
 
     def __init__(self, ledger: Ledger, last: float) -> None:

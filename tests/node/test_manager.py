@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.policy_world import plain_config
 
-from jupyter_gpushare.daemon.clock import SystemClock
+from jupyter_gpushare.daemon.clock import Clock
 from jupyter_gpushare.daemon.fairness import FREE
 from jupyter_gpushare.ledger.codec import from_record
 from jupyter_gpushare.ledger.ledger import (
@@ -67,7 +67,7 @@ from jupyter_gpushare.policy.words.model import (
 from jupyter_gpushare.policy.words.moves import InvariantBroken
 from jupyter_gpushare.protocol.hostmemory import Room
 
-CLOCK = SystemClock()
+CLOCK = Clock()
 
 
 class FlakyLedger:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.policy_world import plain_config
 
-from jupyter_gpushare.daemon.clock import SystemClock
+from jupyter_gpushare.daemon.clock import Clock
 from jupyter_gpushare.daemon.fairness import FREE
 from jupyter_gpushare.ledger.ledger import Ledger
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
@@ -27,7 +27,7 @@ from jupyter_gpushare.protocol.calls import Call, Client, Hello
 from jupyter_gpushare.protocol.framing import Encoded
 from jupyter_gpushare.protocol.messages import PROTOCOL, CallId, Method, Notice
 
-CLOCK = SystemClock()
+CLOCK = Clock()
 
 
 @dataclass(frozen=True)

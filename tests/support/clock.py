@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from jupyter_gpushare.daemon.clock import Clock
 
-class FakeClock:
+
+class FakeClock(Clock):
     """Boot and wall time that move only when told; ``boot_id`` can be changed to play a reboot."""
 
     def __init__(self, boot: float = 1000.0, wall: float = 1_700_000_000.0) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from ...daemon.fairness import Purses, RoundRobin
+from ...daemon.fairness import Charges, Purses, RoundRobin
 
 #: Seconds for which lines are handled before the loop does something else.
 SLICE: Final = 0.002
@@ -44,7 +44,7 @@ class Guest(Protocol):
         """Handle one line, or read on if there is none. Returns whether there is another line."""
 
 
-class Turnstile:
+class Turnstile(Charges):
     """Lets through what the purses of each owner allow. All on ``loop``.
 
     An owner spends ``calls`` on lines, and ``records`` (bytes) on what is recorded because of them.

@@ -105,11 +105,11 @@ def wait_for_the_dead() -> None:
 
 def measure_quanta_by_the_wall() -> None:
     """When a turn is asked back goes by wall time, which somebody may set."""
-    original, wall = order.yields_at, clock.SystemClock().wall
-    ahead = wall() - clock.SystemClock().boot()
+    original, wall = order.yields_at, clock.Clock().wall
+    ahead = wall() - clock.Clock().boot()
 
     def yields_at(*arguments):
-        return original(*arguments) + ahead - (wall() - clock.SystemClock().boot())
+        return original(*arguments) + ahead - (wall() - clock.Clock().boot())
 
     order.yields_at = yields_at
 
@@ -174,7 +174,7 @@ def trust_pids() -> None:
 
 def believe_the_wall_clock() -> None:
     """Deadlines by wall time, which somebody may set."""
-    clock.SystemClock.boot = lambda self: time.time()
+    clock.Clock.boot = lambda self: time.time()
 
 
 def let_anybody_release() -> None:
