@@ -335,8 +335,10 @@ def queues_for_ever(visitor: Visitor) -> None:
 
 def test_wait_timeout_leaves_the_queue(recorder: Recorder) -> None:
     with ScriptedNode(queues_for_ever) as node, opened(node, recorder) as session:
+        began = time.monotonic()
         with pytest.raises(NodeUnavailable, match="wait_timeout") as caught:
             ask(session, recorder, wait_timeout=0.2)
+        assert time.monotonic() - began >= 0.2
         assert caught.value.reason is Reason.TIMED_OUT
         assert node.wait_for(Method.RELEASE)[0].params.request_id == "r1"
 

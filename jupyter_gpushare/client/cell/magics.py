@@ -192,7 +192,8 @@ class GpuShareMagics(Magics):
         if verb in ("-h", "--help"):
             verb = "help"
         if verb not in VERB_OPTIONS:
-            raise UsageError(_unknown(verb))
+            hint = _did_you_mean(verb, VERB_OPTIONS, "%gpushare ")
+            raise UsageError(f"%gpushare knows no {verb!r}. {hint}")
         if rest and verb in _ALONE:
             raise UsageError(
                 f"%gpushare {verb} takes no argument {rest[0]!r}. See `%gpushare help`."
@@ -501,10 +502,6 @@ def _promised(wish: Wish | None, began: float, run: Callable[[], Any]) -> Any:
         if words:
             print(words)
         return run()
-
-
-def _unknown(verb: str) -> str:
-    return f"%gpushare knows no {verb!r}. {_did_you_mean(verb, VERB_OPTIONS, '%gpushare ')}"
 
 
 def _did_you_mean(word: str, known: Iterable[str], before: str = "") -> str:

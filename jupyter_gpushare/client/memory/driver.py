@@ -252,7 +252,8 @@ class DriverCheckpoint:
                 passed = [] if told is None else [told.fileno()]
                 socket.send_fds(connection, [encode_request(request)], passed)
                 answer = decode_answer(_line(connection, end, helper))
-                if request.action is not Action.STATE and _is_done(answer):
+                is_done = isinstance(answer, Outcome) and answer.result is Result.DONE
+                if request.action is not Action.STATE and is_done:
                     _tracers.closes()
                 return answer
             except TimeoutError:
@@ -318,10 +319,6 @@ class DriverCheckpoint:
                 starter.kill()
                 return before or "It took too long."
         return said.decode("utf-8", "replace").strip()[-500:]
-
-
-def _is_done(answer: Outcome | Ability) -> bool:
-    return isinstance(answer, Outcome) and answer.result is Result.DONE
 
 
 def _after_another(answer: Outcome | Ability) -> Outcome | Ability:

@@ -123,6 +123,7 @@ class Gates:
         Call it again when another framework, or a lease, is here.
         """
         from ..adapters.batches import BatchGate
+        from ..adapters.parkers.forwards import ForwardGate
         from ..adapters.trainers import are_followed
 
         is_joined = self._own.state is OwnState.JOINED
@@ -139,39 +140,29 @@ class Gates:
             if is_joined and meter.gate is not None:
                 continue  # with a lease of its own it is connected anew
             self._framework, self._meter = (adapter, loaded), meter
-            self._forwards = self._forward_gate(turns, meter, loaded)
+            self._forwards = ForwardGate(
+                loaded,
+                meter,
+                gate=partial(self._gate, turns, Place.OTHER),
+                is_closed=lambda: turns.is_closed,
+                is_wanted=lambda: turns.wants_gates,
+                runs_here=self._activity.runs_here,
+            )
             if is_joined:
-                self._ranks = self._rank_gate(turns, meter, loaded, at_step)
+                self._ranks = RankGate(
+                    loaded,
+                    turns,
+                    alone=at_step,
+                    lease=lambda: self._own.lease,
+                    drop=self.drop_caches,
+                    capturing=meter.capturing,
+                    say=self._say,
+                )
                 meter.gate = partial(self._step_ends, self._ranks.step_ends)
             else:
                 self._ranks, self._is_own = None, True
                 meter.on_step, meter.gate = turns.report, partial(self._step_ends, turns.gate)
         self.watch()
-
-    def _forward_gate(self, turns: Turns, meter: StepMeter, torch: ModuleType) -> ForwardGate:
-        from ..adapters.parkers.forwards import ForwardGate
-
-        return ForwardGate(
-            torch,
-            meter,
-            gate=partial(self._gate, turns, Place.OTHER),
-            is_closed=lambda: turns.is_closed,
-            is_wanted=lambda: turns.wants_gates,
-            runs_here=self._activity.runs_here,
-        )
-
-    def _rank_gate(
-        self, turns: Turns, meter: StepMeter, torch: ModuleType, alone: Callable[[], object]
-    ) -> RankGate:
-        return RankGate(
-            torch,
-            turns,
-            alone=alone,
-            lease=lambda: self._own.lease,
-            drop=self.drop_caches,
-            capturing=meter.capturing,
-            say=self._say,
-        )
 
     def _gate(self, turns: Turns, place: Place) -> None:
         is_joined = self._own.state is OwnState.JOINED

@@ -234,7 +234,9 @@ class Ladder:
         if outcome.result is Result.DONE:
             self._checkpointed = True
             self.memory += amount
-            return Given(Rung.DRIVER, self.memory, self._movable(ability))
+            # Tensors that went back by themselves need the GPUs that torch knows by index.
+            movable = Movable.KIND if ability.migration and not self._moved else Movable.SAME
+            return Given(Rung.DRIVER, self.memory, movable)
         why.append(outcome.message)
         if outcome.result is Result.STUCK:
             # In between: CUDA blocks until it is set going again, which the next cell tries.
@@ -242,10 +244,6 @@ class Ladder:
         elif outcome.result is Result.DEAD:
             why.append(_DEAD)
         return None
-
-    def _movable(self, ability: Ability) -> Movable:
-        # Tensors that went back by themselves need the GPUs that torch knows by index.
-        return Movable.KIND if ability.migration and not self._moved else Movable.SAME
 
     # -- bringing back -----------------------------------------------------------------
 

@@ -41,7 +41,9 @@ def objections(
     if any(uuid.startswith("MIG-") or uuid in mig for uuid in gpus):
         yield "The GPU is a MIG device, and the driver cannot checkpoint processes on those."
     # NCCL is loaded with every torch that has CUDA; it matters once it is used.
-    if any(name.startswith(_NCCL_THREADS) for name in _thread_names(proc, pid)):
+    threads = _listed(f"{proc}/{pid}/task")
+    names = (_text(f"{proc}/{pid}/task/{thread}/comm") for thread in threads)
+    if any(name.startswith(_NCCL_THREADS) for name in names):
         yield (
             "NCCL runs in this process, and the driver's checkpoint calls hang then; end the"
             " process group (torch.distributed.destroy_process_group()) first."
@@ -72,11 +74,6 @@ def _text(path: str) -> str:
             return file.read()
     except OSError:
         return ""
-
-
-def _thread_names(proc: str, pid: int) -> Iterator[str]:
-    for thread in _listed(f"{proc}/{pid}/task"):
-        yield _text(f"{proc}/{pid}/task/{thread}/comm").strip()
 
 
 def _children_on_gpus(proc: str, pid: int) -> Iterator[str]:

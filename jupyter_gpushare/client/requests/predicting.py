@@ -34,25 +34,21 @@ def predicted(broker: Broker, features: Features, *notes: str) -> Prediction:
     if not broker.line.configured:
         return _locally(features, notes, "There is no node manager.")
     try:
-        answer = broker.call(Method.PREDICT, **params_of(features))
+        answer = broker.call(
+            Method.PREDICT,
+            task=describe_task(os.environ),
+            framework=features.framework,
+            operations=[asdict(node) for node in features.nodes],
+            batch=features.batch,
+            iterations=features.iterations,
+            inputs=features.inputs,
+            peak=features.peak,
+            training=features.training,
+            code=code_of(os.environ),
+        )
     except NodeUnavailable as error:
         return _locally(features, notes, str(error))
     return Prediction(answer if isinstance(answer, dict) else {}, notes=notes)
-
-
-def params_of(features: Features) -> dict[str, Any]:
-    """The parameters of the call."""
-    return {
-        "task": describe_task(os.environ),
-        "framework": features.framework,
-        "operations": [asdict(node) for node in features.nodes],
-        "batch": features.batch,
-        "iterations": features.iterations,
-        "inputs": features.inputs,
-        "peak": features.peak,
-        "training": features.training,
-        "code": code_of(os.environ),
-    }
 
 
 def _locally(features: Features, notes: tuple[str, ...], why: str) -> Prediction:
