@@ -97,9 +97,7 @@ class Situation:
             lately,
             (name for name in self.connected),
             lambda: outlook.outlooks(world.state, world.config, at, recent),
-            pauses.document,
-            pauses.cells,
-            pauses.away,
+            pauses,
             lambda is_mine: self.predictions,
         )
 

@@ -37,7 +37,7 @@ from ...policy.words.settings import Unit, setting
 from ..host.processes import container_of
 from ..host.troubles import Trouble
 from .hubmemory import HubMemory
-from .identity import IdentityRefused, Peer, Principal
+from .identity import Identity, IdentityRefused, Peer, Principal
 
 #: Good tokens that are remembered, and as many bad ones; the oldest are forgotten first.
 REMEMBERED: Final = 10_000
@@ -154,7 +154,7 @@ class _HubSaysNo(HubUnreachable):
     """The Hub is there, and does not tell us who somebody is."""
 
 
-class HubIdentity:
+class HubIdentity(Identity):
     """Asks the Hub whose a token is. ``own_token`` is the node manager's, as a Hub service.
 
     ``now`` gives seconds that only go forward; ``memory`` outlives this process.
@@ -194,8 +194,6 @@ class HubIdentity:
         the last connection of a revoked token is closed within ``believed``.
         """
         return self._trust.believed * LOOK_AGAIN
-
-    by_token = True
 
     def vouched(self, name: str, groups: Sequence[str], admin: bool) -> Principal:
         if name.startswith(SERVICE):

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from ...daemon.loopback import network_of
 from ..host.troubles import Trouble
@@ -71,31 +71,34 @@ class IdentityRefused(Exception):
     """This peer may not come in; the text says why and what to do."""
 
 
-class Identity(Protocol):
+class Identity:
     """Turns a peer, and the token it may have sent, into a principal."""
+
+    #: Whether a token alone says who calls, from wherever.
+    by_token = True
 
     @property
     def recheck(self) -> float | None:
         """Seconds after which a live connection is identified again, or ``None`` for never."""
-
-    @property
-    def by_token(self) -> bool:
-        """Whether a token alone says who calls, from wherever."""
+        return None
 
     def vouched(self, name: str, groups: Sequence[str], admin: bool) -> Principal:
         """The person whom the pool names. Raises :class:`IdentityRefused` for no person's name."""
+        return Principal(name, tuple(sorted(groups)), admin)
 
     async def identify(self, peer: Peer, token: str | None) -> Principal:
         """Raises :class:`IdentityRefused`."""
+        raise NotImplementedError
 
     async def knows(self, environment: str) -> bool | None:
         """Whether a user of that name exists, or ``None`` if that cannot be told now."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Nobody will be identified any more; never waits."""
 
 
-class PeerIdentity:
+class PeerIdentity(Identity):
     """The OS user of the peer is the environment.
 
     Administrators are root, the node manager's own user ``owner_uid``, and those named in
@@ -105,7 +108,6 @@ class PeerIdentity:
     without a person as its owner is accepted only with ``nameless``.
     """
 
-    recheck = None
     by_token = False
 
     def __init__(
@@ -145,9 +147,6 @@ class PeerIdentity:
             while len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
         return principal
-
-    def vouched(self, name: str, groups: Sequence[str], admin: bool) -> Principal:
-        return Principal(name, tuple(sorted(groups)), admin)
 
     async def knows(self, environment: str) -> bool | None:
         """Whether the host has a user of that name."""
@@ -214,16 +213,13 @@ class TokenFileUnusable(ValueError):
     """The token file cannot be read or trusted; the text says why, and names the file."""
 
 
-class TokenFileIdentity:
+class TokenFileIdentity(Identity):
     """Tokens in a file that only its owner may read; for demos and tests.
 
     The file is JSON; docs/how-to/node-manager.md says what is in it. It is read again when it
     changes. While it cannot be used nobody comes in, and ``trouble`` tells why. Raises
     :class:`IdentityRefused` then, and for a missing or unknown token.
     """
-
-    recheck = None
-    by_token = True
 
     def __init__(self, path: str | os.PathLike[str], trouble: Trouble | None = None) -> None:
         self._path = Path(path)
@@ -254,15 +250,9 @@ class TokenFileIdentity:
             raise IdentityRefused("This token is not known to the node manager.")
         return found
 
-    def vouched(self, name: str, groups: Sequence[str], admin: bool) -> Principal:
-        return Principal(name, tuple(sorted(groups)), admin)
-
     async def knows(self, environment: str) -> bool | None:
         """Whether the file had a token of that name when it was last read."""
         return any(one.environment == environment for one in self._known.values())
-
-    def close(self) -> None:
-        """There is nothing to close."""
 
     def read(self) -> None:
         """Read the file again if it changed. Raises :class:`TokenFileUnusable`."""

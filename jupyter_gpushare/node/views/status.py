@@ -41,7 +41,6 @@ from ...policy.recall.offers import idle_until
 from ...policy.recall.outlook import Outlook
 from ...policy.say.quotas import environment_row, group_row
 from ...policy.say.texts import REBUILDING, budget_when
-from ...policy.turns.expected import Cells
 from ...policy.words.config import PolicyConfig
 from ...policy.words.model import (
     Activity,
@@ -61,7 +60,7 @@ from ...policy.words.model import (
     Quota,
     TaskKind,
 )
-from ...policy.words.recalls import Recall, Why
+from ...policy.words.recalls import Recall
 from ...policy.words.turns import TurnPhase
 from ...protocol import documents as doc
 from ...protocol.framing import Encoded, joined, members
@@ -71,6 +70,7 @@ from . import outlook as outlook_status
 from . import sharing
 from .hints import Hints, with_hints
 from .lately import Lately
+from .pauses import Pauses
 from .viewer import View, Viewer
 
 #: Gives the outlooks of all waiting requests.
@@ -241,9 +241,7 @@ class Sheet:
         lately: Lately,
         connected: Iterable[EnvironmentName] = (),
         outlooks: Outlooks = dict,
-        pauses: Callable[[LeaseId, float], doc.Pauses | None] = lambda lease, at: None,
-        cells: Cells = lambda lease: (),
-        away: Callable[[LeaseId], Why | None] = lambda lease: None,
+        pauses: Pauses | None = None,
         predictions: Callable[[Callable[[str], bool]], list[doc.Predicted]] = lambda is_mine: [],
     ) -> None:
         self._state, self._facts, self._config = state, facts, config
@@ -256,9 +254,7 @@ class Sheet:
         self._why = cache(
             lambda name, ahead: core.why_waiting(state, name, ahead, config, facts.boot)
         )
-        self._pauses = pauses
-        self._cells = cells
-        self._away = away
+        self._pauses = pauses or Pauses()
         self._predictions = predictions
         self._places = places(state)
         self._measured = measured_by_lease(state, readings)
@@ -499,9 +495,15 @@ class Sheet:
             **_parking(lease, recall, offset, config),
             "may_be_taken_at": _may_be_taken(state, lease, offset, config),
             **sharing.of_lease(
-                state, lease, self._facts.boot, offset, config, self._cells, self._away(lease.id)
+                state,
+                lease,
+                self._facts.boot,
+                offset,
+                config,
+                self._pauses.cells,
+                self._pauses.away(lease.id),
             ),
-            "pauses": self._pauses(lease.id, self._facts.boot),
+            "pauses": self._pauses.document(lease.id, self._facts.boot),
             "progress": sharing.progress_of(state, lease),
             "compute": sharing.compute_of(state, lease),
             "promise": sharing.promise_of(state, lease, offset),

@@ -2,60 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from ...policy.words.model import LeaseId, ProcessId
+from ...policy.words.model import LeaseId
 from ...protocol.errors import DOMAIN_ERROR, Reason
-from ...protocol.framing import Encoded
 from ...protocol.messages import CallId
 from .translate import Caller
-
-
-class Principal(Protocol):
-    """The identity of a connection."""
-
-    @property
-    def environment(self) -> str: ...
-    @property
-    def groups(self) -> tuple[str, ...]: ...
-    @property
-    def admin(self) -> bool: ...
-    @property
-    def all_servers(self) -> bool: ...
-    @property
-    def pool(self) -> bool: ...
-
-
-class Conn(Protocol):
-    """One connection, as the transport gives it."""
-
-    @property
-    def id(self) -> int: ...
-    @property
-    def process(self) -> ProcessId | None: ...
-    @property
-    def is_remote(self) -> bool: ...
-    def reply(self, call_id: CallId, result: Any) -> None: ...
-    def error(
-        self,
-        call_id: CallId | None,
-        code: int,
-        reason: Reason,
-        message: str,
-        data: dict[str, Any] | None = None,
-    ) -> None: ...
-    def notify(self, method: str, params: Mapping[str, object] | Encoded) -> bool: ...
-    def took(self, seconds: float) -> None: ...
-    def close(self) -> None: ...
+from .transport import Connection
 
 
 @dataclass(slots=True)
 class Guest:
     """A connection that said hello."""
 
-    conn: Conn
+    conn: Connection
     who: Caller
     leases: set[LeaseId] = field(default_factory=set)
     watching: bool = False
@@ -68,7 +29,7 @@ class Guest:
 
 
 def fail(
-    conn: Conn,
+    conn: Connection,
     call_id: CallId,
     reason: Reason,
     message: str,

@@ -62,6 +62,7 @@ from ...quotas.hub import HubQuotas
 from ..host.outcome import Outcome
 from ..host.processes import ProcessError, is_alive, lineage, started_with
 from ..manager import Manager
+from ..people.identity import Principal
 from ..views.lately import Lately
 from ..views.logs import call_tag, is_heard, say
 from ..views.pauses import Pauses
@@ -74,7 +75,7 @@ from ..views.status import (
 )
 from . import notices, translate, vouchers
 from .certifying import Certifying
-from .guests import Conn, Guest, Principal, fail
+from .guests import Guest, fail
 from .ledgercalls import LedgerCalls
 from .pool import PoolCalls
 from .predictions import Predictions
@@ -82,6 +83,7 @@ from .quotacalls import QuotaCalls
 from .runs import Runs
 from .statuses import Statuses
 from .translate import Caller
+from .transport import Connection
 
 #: Calls that change the content of a lease's voucher; a grant brings a voucher anyway.
 _CHANGES_VOUCHER = (
@@ -110,7 +112,7 @@ async def _unknown(_name: str) -> bool | None:
 class _Waiter:
     """Somebody to tell when a lease is granted: by the answer to a call, or by a notification."""
 
-    conn: Conn
+    conn: Connection
     call_id: CallId | None  # ``None`` where its call was answered before
 
 
@@ -260,10 +262,10 @@ class Service:
 
     # -- the transport calls these --------------------------------------------
 
-    def on_open(self, conn: Conn) -> None:
+    def on_open(self, conn: Connection) -> None:
         """A new connection; it has no identity until it says hello."""
 
-    def on_hello(self, conn: Conn, principal: Principal, call: Call) -> None:
+    def on_hello(self, conn: Connection, principal: Principal, call: Call) -> None:
         """Identity has spoken."""
         if call.params.protocol != PROTOCOL:
             fail(
@@ -316,7 +318,7 @@ class Service:
         own = self._manager.state.quotas.resolve(environment)[0].idle_timeout
         return bool(config.idle_timeout or config.idle_timeouts if own is None else own)
 
-    def _welcome(self, conn: Conn, who: Caller, call: Call, decision: core.Decision) -> None:
+    def _welcome(self, conn: Connection, who: Caller, call: Call, decision: core.Decision) -> None:
         manager = self._manager
         welcome: doc.Welcome = {
             "protocol": PROTOCOL,
@@ -335,7 +337,7 @@ class Service:
         }
         conn.reply(call.id, welcome)
 
-    def on_call(self, conn: Conn, call: Call) -> None:
+    def on_call(self, conn: Connection, call: Call) -> None:
         """A call of somebody who said hello."""
         guest = self._guests.get(conn.id)
         if is_heard(self._log, logging.DEBUG):
@@ -362,7 +364,7 @@ class Service:
         else:
             self._command(guest, call)
 
-    def on_close(self, conn: Conn) -> None:
+    def on_close(self, conn: Connection) -> None:
         """A connection is gone. Its leases stay: the task may come back, or die and be seen."""
         guest = self._guests.pop(conn.id, None)
         self._manager.care.forget(conn.id)
@@ -403,7 +405,7 @@ class Service:
         self._manager.ask(command, self._or_hang_up(guest.conn, answer), tag, owner=owner)
 
     def _or_hang_up(
-        self, conn: Conn, answer: Callable[[core.Decision], None]
+        self, conn: Connection, answer: Callable[[core.Decision], None]
     ) -> Callable[[core.Decision], None]:
         """Like ``answer``; a client that cannot be answered is disconnected and asks again."""
 

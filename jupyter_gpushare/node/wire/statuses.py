@@ -201,9 +201,7 @@ class Statuses:
             self._lately,
             self.talking(),
             self._outlooks,
-            self._pauses.document,
-            self._pauses.cells,
-            self._pauses.away,
+            self._pauses,
             self._predictions,
         )
         await hand_out(sheet, wanted, slices, self._manager.charges.took, form)
