@@ -176,7 +176,7 @@ _HIDDEN: Final = dict.fromkeys(private(doc.Lease))
 #: What a row leaves out where it is null: of most tasks there is little to say, and there are many.
 _MAY_LACK: Final = optional(doc.Lease)
 _GPU_MAY_LACK: Final = optional(doc.LeaseGpu)
-_HIDDEN_MEMBERS: Final = members(dict.fromkeys(_HIDDEN.keys() - _MAY_LACK))
+_HIDDEN_MEMBERS: Final = members({name: None for name in _HIDDEN if name not in _MAY_LACK})
 
 
 def _without_nulls(row: Mapping[str, Any], may_lack: frozenset[str]) -> dict[str, Any]:
