@@ -22,7 +22,7 @@ from traitlets import Bool, Dict, Float, Integer, List, TraitError, Unicode, def
 
 from jupyter_gpushare._version import __version__
 from jupyter_gpushare.pages.live import Audience
-from jupyter_gpushare.pages.page import NothingHandler, PageHandler
+from jupyter_gpushare.pages.page import NothingHandler
 from jupyter_gpushare.pages.routes import PAGES
 from jupyter_gpushare.pages.site import STATIC, static_address
 from jupyter_gpushare.protocol import heldport, names
@@ -211,10 +211,6 @@ class GpuShareHub(JupyterApp):
         )
 
 
-#: Below the Hub's prefix all addresses are ours, also those where nothing is.
-_NOTHING: Final[tuple[tuple[str, type[PageHandler]], ...]] = ((r".*", NothingHandler),)
-
-
 def make_application(site: HubSite, audience: Audience) -> web.Application:
     """The routes."""
     given = {"site": site}
@@ -224,7 +220,9 @@ def make_application(site: HubSite, audience: Audience) -> web.Application:
         (r"static/(.*)", StaticHandler, {"path": str(STATIC)}),
         (r"live", HubLiveHandler, {**given, "audience": audience}),
         *((path, handler, given) for path, handler in api.ROUTES),
-        *((path, _served(page), given) for path, page in (*PAGES, *_NOTHING)),
+        *((path, type(page.__name__, (page, ServiceHandler), {}), given) for path, page in PAGES),
+        # Below the Hub's prefix all addresses are ours, also those where nothing is.
+        (r".*", type("NothingHandler", (NothingHandler, ServiceHandler), {}), given),
     ]
     return web.Application(
         [(url_path_join(site.prefix, path), *rest) for path, *rest in routes],
@@ -232,11 +230,6 @@ def make_application(site: HubSite, audience: Audience) -> web.Application:
         log_function=quiet_log,
         websocket_ping_interval=30,
     )
-
-
-def _served(page: type[PageHandler]) -> type[web.RequestHandler]:
-    """A page behind the Hub's login."""
-    return type(page.__name__, (page, ServiceHandler), {})
 
 
 def cookie_secret(api_token: str) -> bytes:

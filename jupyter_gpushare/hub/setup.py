@@ -246,7 +246,9 @@ def setup(
                 f"{token_file} cannot be read or made ({error.strerror}), so the node manager "
                 f"will not be let in and nobody gets a GPU. {_TOKEN_FIX}"
             )
-    elif not _has_token(c, node_name):
+    elif not any(
+        one.get("name") == node_name and one.get("api_token") for one in _list(c, "services")
+    ):
         raise SetupError(
             f"The node manager needs a token of its own: give setup(c) a token_file, or the "
             f"service {node_name!r} an api_token in c.JupyterHub.services."
@@ -493,10 +495,7 @@ def _and_scope(before: Any, scope: str) -> Any:
         return _union(before, [scope])
     if getattr(before, "gpushare_adds", None) == scope:
         return before
-    return _adding(before, scope)
 
-
-def _adding(before: Callable[[Any], Any], scope: str) -> Callable[[Any], Any]:
     async def scopes(spawner: Any) -> list[str]:
         given = before(spawner)
         if hasattr(given, "__await__"):
@@ -513,9 +512,3 @@ def _union(before: Any, more: Sequence[str]) -> list[str]:
 
 def _list(c: Config, setting: str) -> list[Any]:
     return list(value(c, "JupyterHub", setting, []))
-
-
-def _has_token(c: Config, service: str) -> bool:
-    return any(
-        entry.get("name") == service and entry.get("api_token") for entry in _list(c, "services")
-    )

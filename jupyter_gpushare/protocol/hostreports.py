@@ -10,18 +10,16 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ..quota import EnvironmentName
-from .messages import IDENTIFIER, NAME, TEXT
+from .calls import Id, Name, Whole
+from .messages import NAME, TEXT
 from .shapes import Range, Text, words
 from .sizes import MOST_GPUS
 
-_Name = Annotated[str, Text(NAME)]
 _Environment = Annotated[EnvironmentName, Text(NAME)]
-_Id = Annotated[str, Text(IDENTIFIER)]
 _Sentence = Annotated[str, Text(TEXT)]
 _Count = Annotated[int, Range(0, 2**31)]
 _Share = Annotated[int, Range(0, 100)]
 _Gpus = Annotated[int, Range(0, MOST_GPUS)]
-_Bytes = Annotated[int, Range(0, 2**53)]
 _Seconds = Annotated[float, Range(0.0, 1e12)]
 
 
@@ -29,11 +27,11 @@ _Seconds = Annotated[float, Range(0.0, 1e12)]
 class HostGpu:
     """A GPU of a host, as the pool needs to know it."""
 
-    uuid: _Id
+    uuid: Id
     index: _Count
-    kind: Annotated[_Name, "its name"]
-    memory: Annotated[_Bytes, "bytes"]
-    free_memory: Annotated[_Bytes, "bytes that may still be promised"]
+    kind: Annotated[Name, "its name"]
+    memory: Annotated[Whole, "bytes"]
+    free_memory: Annotated[Whole, "bytes that may still be promised"]
     free_share: Annotated[_Share, "hundredths of its compute that nobody was given"]
     out: Annotated[_Sentence | None, "why it cannot be used; null: it can"]
     exclusive_free: Annotated[bool, "nobody has anything there"]
@@ -48,9 +46,9 @@ class HostGpu:
 class KindShare:
     """What somebody's newest model is predicted to need on a kind of GPU."""
 
-    kind: Annotated[_Name, "the GPU's name, or the kind's as predictors name it"]
+    kind: Annotated[Name, "the GPU's name, or the kind's as predictors name it"]
     share: Annotated[_Share, "hundredths of its compute"]
-    memory: Annotated[_Bytes, "bytes that are enough in nine of ten cases"]
+    memory: Annotated[Whole, "bytes that are enough in nine of ten cases"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ class HostEnvironment:
     environment: _Environment
     held: Annotated[_Gpus, "GPUs"]
     parked: Annotated[_Count, "leases"]
-    parked_bytes: Annotated[_Bytes, "bytes of their GPUs' memory in the host's"]
+    parked_bytes: Annotated[Whole, "bytes of their GPUs' memory in the host's"]
     waiting: Annotated[_Count, "requests"]
     gpu_hours: Annotated[_Seconds, "GPU-hours that it has spent here in its period"]
     lent: Annotated[_Gpus, "GPUs that the pool lends it here now; an expired loan is 0"]
@@ -86,7 +84,7 @@ class Want:
 
     environment: _Environment
     gpus: _Gpus
-    memory: Annotated[_Bytes | None, "bytes on each GPU; null: whole GPUs"]
+    memory: Annotated[Whole | None, "bytes on each GPU; null: whole GPUs"]
     priority_class: Annotated[str, words("interactive", "batch")]
     since: Annotated[_Seconds, "when it began to wait, seconds on the host's boot clock"]
     groups: Annotated[tuple[str, ...], Text(NAME), "the environment's, as identity told them"] = ()
@@ -96,10 +94,10 @@ class Want:
 class HostReport:
     """A host as its pool sees it."""
 
-    name: _Name
-    boot_id: _Id
+    name: Name
+    boot_id: Id
     at: Annotated[_Seconds, "seconds on the host's boot clock"]
-    version: _Name
+    version: Name
     seconds: Annotated[_Seconds, "for which the last loan is still valid; 0: none is"]
     draining: Annotated[_Sentence | None, "why the whole host is out of service; null: it serves"]
     empty: Annotated[bool, "no lease has anything on a GPU"]

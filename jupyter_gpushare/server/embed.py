@@ -105,14 +105,10 @@ class EmbeddedNode:
         self._lock = HostLock(Path(socket).with_name(f"{EMBEDDED_STEM}-{host_id(os.environ)}.lock"))
         self._child: asyncio.subprocess.Process | None = None
         self._left: int | None = None  # pidfd of a child that we no longer supervise
-        self._serving = False
+        #: Whether the node manager is a child of this server, and serves.
+        self.hosting = False
         self._lost = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def hosting(self) -> bool:
-        """Whether the node manager is a child of this server, and serves."""
-        return self._serving
 
     @property
     def takes_part(self) -> bool:
@@ -252,7 +248,7 @@ class EmbeddedNode:
         try:
             await self._wait_ready(child, ready)
             if ready.is_set():
-                self._serving = True
+                self.hosting = True
                 self.problem = None
                 self._log.info("gpushare: hosting the node manager at %s", self.socket)
                 self._on_change()
@@ -268,7 +264,7 @@ class EmbeddedNode:
         finally:
             for reader in readers:
                 reader.cancel()
-            self._serving = False
+            self.hosting = False
             self._on_change()
 
     async def _wait_ready(self, child: asyncio.subprocess.Process, ready: asyncio.Event) -> None:

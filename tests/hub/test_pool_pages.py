@@ -21,7 +21,6 @@ from support.node import until
 from support.runningpool import PoolHost, RunningPool
 
 from jupyter_gpushare.protocol.messages import Method
-from jupyter_gpushare.protocol.poolcalls import PoolMethod
 
 pytestmark = [
     pytest.mark.skipif(
@@ -168,26 +167,6 @@ def test_a_host_is_out_of_service_also_if_it_was_away(
     deeds = text_of(carols.get(f"{PREFIX}admin"), '<section id="deeds"', "</section>")
     assert "carol took the host b out of service: new fans" in deeds
     assert "carol put the host b back into service" in deeds
-
-
-def test_groups_show_their_own_used_and_borrowed_gpus(
-    hosts: dict[str, PoolHost], pool: ServicesPool, alices: httpx.Client, carols: httpx.Client
-) -> None:
-    pool.ask(PoolMethod.GROUP_SET, group="students", nominal=0)
-    pool.ask(PoolMethod.GROUP_SET, group="staff", nominal=2, lending=1)
-    try:
-        with hosts["a"].client("alice") as here:
-            here.request(gpus=1)
-            page = carols.get(f"{PREFIX}admin")
-            groups = text_of(page, '<section id="pool-groups"', "</section>")
-            assert "1 GPU of groups' own is lent to other groups." in groups
-            assert "students 0 1 1 what others lend 0" in groups
-            assert "staff 2 0 0 what others lend 1" in groups
-            own = own_of(alices.get(PREFIX))
-            assert "Your group students has 0 GPUs of its own and uses 1: 1 is borrowed." in own
-    finally:
-        for group in ("students", "staff"):
-            pool.ask(PoolMethod.GROUP_UNSET, group=group)
 
 
 def test_a_page_is_true_within_five_seconds_after_a_host_is_back(

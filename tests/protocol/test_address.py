@@ -103,6 +103,20 @@ def test_a_name_is_as_long_as_it_is(place: Path) -> None:
     assert not sockets.answers(folder / "none" / "s")
 
 
+_PEER = """
+import os, socket
+from jupyter_gpushare.protocol.sockets import peer
+print(peer(socket.socketpair()[0]) == (os.getpid(), os.getuid(), os.getgid()), os.getgid())
+"""
+
+
+@needs_root
+def test_the_other_end_is_known_by_its_process_user_and_group() -> None:
+    command = [sys.executable, "-c", _PEER]
+    said = subprocess.run(command, group=12345, capture_output=True, text=True, check=True).stdout
+    assert said == "True 12345\n"
+
+
 def test_the_configured_one_counts_even_when_it_is_missing(place: Path) -> None:
     environ = {"JUPYTER_GPUSHARE_SOCKET": "/nowhere/node.sock", "JUPYTER_RUNTIME_DIR": str(place)}
     assert find_socket(environ) == Found("/nowhere/node.sock", configured=True)

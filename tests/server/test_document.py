@@ -6,8 +6,8 @@ import copy
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -249,6 +249,8 @@ def test_rest_answers_are_described(crowd: Crowd) -> None:
         # The lease that ended drains while its process keeps memory.
         for server in (crowd.alice, crowd.root):
             ask(server, "GET", "status")
+            with closing(server.websocket("gpushare/api/live")) as live:
+                assert hold("Live", json.loads(live.recv()))["type"] == "status"
     every = {
         (template, verb)
         for template, operations in DOCUMENT["paths"].items()
@@ -263,47 +265,5 @@ def test_rest_answers_are_described(crowd: Crowd) -> None:
         wait_for(lambda s=server: s.api.get("gpushare/api/status").status_code == 503, 10, "503")
         for path in ("status", "readings", "usage/daily"):
             ask(server, "GET", path, code=503)
-
-
-def listen(server: Server, enough: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """Check live messages until one is ``enough``; returns it."""
-    socket = server.websocket("gpushare/api/live")
-    try:
-        while True:
-            message: dict[str, Any] = hold("Live", json.loads(socket.recv()))
-            if enough(message):
-                return message
-    finally:
-        socket.close()
-
-
-def test_live_messages_are_described(crowd: Crowd) -> None:
-    watched = [server.websocket("gpushare/api/live") for server in (crowd.alice, crowd.root)]
-    raw = [socket.sock for socket in watched]  # websocket-client forgets to close them
-    try:
-        with busy(crowd):
-            for server, is_admin in ((crowd.alice, False), (crowd.root, True)):
-                status = listen(server, full)["status"]
-                assert status["admin"] == is_admin
-                for flag in (flag for gpu in status["gpus"] for flag in gpu["squatters"]):
-                    assert (flag["pid"] is None) == (not is_admin)
-        crowd.node.terminate()
-        # Whoever listened all the time heard each of it, and in the end that nobody is there.
-        for socket in watched:
-            kinds = []
-            while kinds[-1:] != ["unavailable"]:
-                message = hold("Live", json.loads(socket.recv()))
-                kinds.append(message["type"])
-            assert kinds.count("status") > 1
-        gone = listen(crowd.alice, lambda message: message["type"] == "unavailable")
-        assert gone["message"]
-    finally:
-        for socket in watched:
-            socket.close()
-        for each in raw:
-            each.close()
-
-
-def full(message: dict[str, Any]) -> bool:
-    status = message.get("status", {"queue": [], "gpus": []})
-    return len(status["queue"]) == 2 and sum(len(gpu["squatters"]) for gpu in status["gpus"]) > 1
+        with closing(server.websocket("gpushare/api/live")) as live:
+            assert hold("Live", json.loads(live.recv()))["type"] == "unavailable"

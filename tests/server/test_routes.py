@@ -145,25 +145,6 @@ async def test_readers_may_only_read(
             assert (answer.code == 403) == forbidden, (verb, path, answer.code)
 
 
-async def test_authenticated_reaches_the_node_manager(jp_serverapp: Any) -> None:
-    async with asking(jp_serverapp) as asker:
-        for path, handler, verb in own_routes(jp_serverapp):
-            if is_socket(handler) or is_page(path):
-                continue
-            answer = await asker.send(path, verb, **asker.token)
-            if path.endswith(("openapi.json", "kernels")):  # the server's own
-                assert answer.code == 200
-                continue
-            if path.endswith("/host"):  # the server's own, too, and this names no host
-                assert answer.code == 400
-                continue
-            # There is none in this test, and the answer says so.
-            assert answer.code == 503, (verb, path, answer.code)
-            body = json.loads(answer.body)
-            assert body["reason"] == "unavailable"
-            assert body["message"].endswith(".")
-
-
 async def test_a_forged_request_of_a_browser_is_refused(jp_serverapp: Any) -> None:
     async with asking(jp_serverapp) as asker:
         cookie = await asker.cookie()
