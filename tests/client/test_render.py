@@ -79,7 +79,7 @@ def test_all_that_is_said_is_shown(name: str) -> None:
         text, page = render.status_text(status), check_html(render.status_html(status)).text
         check_text(text)
         now = status["node"]["time"]
-        jobs = {lease for job in status["jobs"] for lease in job["leases"]}
+        jobs = {lease for job in status.get("jobs", ()) for lease in job["leases"]}
         own = [lease for lease in status["leases"] if lease["id"] and lease["id"] not in jobs]
         queued = [one for one in status["queue"] if one["mine"]]
         own = [lease for lease in own if lease["position"] is None and lease["state"] != "ended"]

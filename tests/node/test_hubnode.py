@@ -187,7 +187,7 @@ def test_named_servers_act_for_themselves_and_their_owner_for_all_of_them(
         assert (row["environment"], row["gpus"], row["used_gpus"]) == ("alice/gpu", 1, 1)
         assert sorted(row["mine"]) == [0, 8 * GIB]
         for somebody in (server, bob, other):
-            assert somebody.call(Method.STATUS)["servers"] == []
+            assert "servers" not in somebody.call(Method.STATUS)
         # So with the GPU-hours.
         daily = alice.call(Method.USAGE_DAILY, days=2)
         assert daily["environment"] == "alice"
@@ -216,7 +216,7 @@ def test_named_servers_act_for_themselves_and_their_owner_for_all_of_them(
 
         until(lambda: of_servers() == [("alice/gpu", 0)], "the server holds nothing")
         server.close()
-        until(lambda: alice.call(Method.STATUS)["servers"] == [], "it is gone")
+        until(lambda: "servers" not in alice.call(Method.STATUS), "it is gone")
 
 
 def let_in(node: RunningNode, token: str) -> dict[str, Any] | None:

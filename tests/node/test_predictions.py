@@ -91,7 +91,7 @@ def test_each_kind_is_told_with_when_it_would_start(place: Place) -> None:
         assert kind_of(alice, **asks(2))["starts"] == "now"
         shown = alice.call(Method.STATUS)["predictions"]
         assert [(one["kernel_id"], one["batch"]) for one in shown] == [("k1", 8)], "the newest one"
-        assert bob.call(Method.STATUS)["predictions"] == [], "nobody else's"
+        assert "predictions" not in bob.call(Method.STATUS), "nobody else's"
         strange = {**asks(1)["operations"][0], "kind": "?"}
         with pytest.raises(RemoteError, match="could not be predicted"):
             alice.call(Method.PREDICT, **asks(1, operations=[strange]))

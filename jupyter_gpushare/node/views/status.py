@@ -173,15 +173,16 @@ PAGE: Final = 200
 
 #: The fields of a lease that other people are not told. Its id would let them follow its work.
 _HIDDEN: Final = dict.fromkeys(private(doc.Lease))
-#: What a row leaves out where it is null: of most tasks there is little to say, and there are many.
+#: What is left out where it is null or empty: of most tasks there is little to tell.
 _MAY_LACK: Final = optional(doc.Lease)
 _GPU_MAY_LACK: Final = optional(doc.LeaseGpu)
+_HEAD_MAY_LACK: Final = optional(doc.StatusHead)
 _HIDDEN_MEMBERS: Final = members({name: None for name in _HIDDEN if name not in _MAY_LACK})
 
 
-def _without_nulls(row: Mapping[str, Any], may_lack: frozenset[str]) -> dict[str, Any]:
-    """A row without what is null and may be left out."""
-    return {name: x for name, x in row.items() if x is not None or name not in may_lack}
+def _lean(row: Mapping[str, Any], may_lack: frozenset[str]) -> dict[str, Any]:
+    """A row without what is null, or an empty list, and may be left out."""
+    return {name: x for name, x in row.items() if x not in (None, []) or name not in may_lack}
 
 
 class _Listing:
@@ -349,7 +350,7 @@ class Sheet:
         }
         head["says"] = [*of_node.says(head), self._queue_says]
         head["jobs"] = self._jobs(viewer)
-        return head
+        return cast(doc.StatusHead, _lean(head, _HEAD_MAY_LACK))
 
     def _jobs(self, viewer: Viewer) -> list[doc.Job]:
         """The jobs of which the viewer may know."""
@@ -664,9 +665,9 @@ class Sheet:
 
 def _encoded_parts(row: doc.Lease) -> tuple[bytes, bytes]:
     """What everybody is told of a lease, and what others are not, without what is said of it."""
-    gpus = [_without_nulls(gpu, _GPU_MAY_LACK) for gpu in row["gpus"]]
-    lean = {**_without_nulls(row, _MAY_LACK), "gpus": gpus}
-    del lean["mine"], lean["says"]
+    gpus = [_lean(gpu, _GPU_MAY_LACK) for gpu in row["gpus"]]
+    lean = {**_lean(row, _MAY_LACK), "gpus": gpus}
+    del lean["mine"]
     hidden = {name: lean.pop(name) for name in _HIDDEN if name in lean}
     return members(lean), members(hidden)
 
