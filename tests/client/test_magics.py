@@ -166,6 +166,10 @@ def test_request_keeps_what_is_held_and_says_so(node: RunningNode, kernel: Kerne
 
     kernel.ok("%gpushare request --gpus 1 --class batch")
     until(lambda: before not in [one["id"] for one in leases(node)], "the first one has ended")
+    with node.client("of-admin") as client:
+        events = client.call(Method.HISTORY, limit=100)["events"]
+    told = [event["text"] for event in events if event["lease"] == before]
+    assert "ended: released" in told, "it was given back, and not lost"
     assert only_lease(node)["id"] != before
     assert only_lease(node)["priority_class"] == "batch"
 
