@@ -32,6 +32,7 @@ from .state import NOT_USED, Host, State
 from .texts import no_host
 from .where import newest, rank
 from .words import commands as cmd
+from .words import events as ev
 from .words.hosts import Group, Ranked, Wish
 
 _RANKED: Final = tuple(part.name for part in fields(Ranked))
@@ -150,7 +151,7 @@ class PoolAnswers:
     async def _change_service(self, params: HostParams, by: str) -> dict[str, Any]:
         """The host as it says itself, once it has heard; one that is lost hears later."""
         name, reason = params.host, params.reason if isinstance(params, DrainHostParams) else None
-        await self._submit(lambda at: cmd.ChangeService(at, name, reason, by))
+        await self._submit(lambda at: cmd.Deed(at, ev.HostServiceChanged(at, name, reason, by)))
 
         def heard(state: State) -> bool:
             host = state.hosts.get(name)
@@ -205,12 +206,12 @@ class PoolAnswers:
 
     async def _set_group(self, params: Any, by: str) -> Any:
         group = Group(params.group, params.nominal, params.borrowing, params.lending)
-        await self._submit(lambda at: cmd.SetGroup(at, group, by))
+        await self._submit(lambda at: cmd.Deed(at, ev.GroupSet(at, group, by)))
         state = self._manager.state
         return {**_group(state, group), "warnings": unlikely(state, group)}
 
     async def _unset_group(self, params: Any, by: str) -> Any:
-        await self._submit(lambda at: cmd.RemoveGroup(at, params.group, by))
+        await self._submit(lambda at: cmd.Deed(at, ev.GroupRemoved(at, params.group, by)))
         return {"group": params.group}
 
     # -- loans, and who did what -------------------------------------------------------------------
@@ -225,7 +226,7 @@ class PoolAnswers:
         return asdict(self._manager.state.loans[loan])
 
     async def _return(self, params: Any, by: str) -> Any:
-        await self._submit(lambda at: cmd.ReturnGpus(at, params.loan, by))
+        await self._submit(lambda at: cmd.Deed(at, ev.GpusReturned(at, params.loan, by)))
         return {"loan": params.loan}
 
     async def _history(self, params: Any, _by: str) -> Any:

@@ -63,8 +63,9 @@ class Step:
 
 def step(state: State, command: cmd.Command, config: PoolConfig) -> Step:
     """Decide ``command``. The durable events are to be in the ledger before the effects."""
-    host = getattr(command, "host", None)
-    if host is not None and host not in state.hosts and not isinstance(command, cmd.AddHost):
+    about = command.event if isinstance(command, cmd.Deed) else command
+    host = getattr(about, "host", None)
+    if host is not None and host not in state.hosts and not isinstance(about, ev.HostAdded):
         return Step(texts.no_host(host, sorted(state.hosts)), (), state, ())
     draft = Draft(state, config, command.at)
     refusal = ANSWERS[type(command)](draft, command)
@@ -106,16 +107,24 @@ def _start(draft: Draft, command: cmd.Start) -> None:
     draft.emit(ev.PoolStarted(command.at, command.unix, draft.until))
 
 
-@_decides(cmd.AddHost)
-def _add(draft: Draft, command: cmd.AddHost) -> None:
-    if command.host not in draft.state.hosts:
-        draft.emit(ev.HostAdded(command.at, command.host, command.by))
-
-
-@_decides(cmd.ForgetHost)
-def _forget(draft: Draft, command: cmd.ForgetHost) -> None:
-    draft.plan |= draft.state.hosts[command.host].everybody
-    draft.emit(ev.HostForgotten(command.at, command.host, command.by))
+@_decides(cmd.Deed)
+def _deed(draft: Draft, command: cmd.Deed) -> str | None:
+    event, state = command.event, draft.state
+    match event:
+        case ev.HostAdded() if event.host in state.hosts:
+            return None
+        case ev.GroupRemoved() if event.group not in state.groups:
+            return texts.no_group(event.group, sorted(state.groups))
+        case ev.GpusReturned() if event.loan not in state.loans:
+            return "There is no such loan."
+        case ev.HostForgotten() | ev.HostServiceChanged(reason=None):
+            draft.plan |= state.hosts[event.host].everybody
+        case ev.GroupSet() | ev.GroupRemoved():
+            draft.plan |= {*state.places}
+        case ev.GpusReturned():
+            draft.plan.add(state.loans[event.loan].environment)
+    draft.emit(event)
+    return None
 
 
 @_decides(cmd.HostReported)
@@ -248,13 +257,6 @@ def _tick(draft: Draft, command: cmd.Tick) -> None:
     give_hints(draft)
 
 
-@_decides(cmd.ChangeService)
-def _change_service(draft: Draft, command: cmd.ChangeService) -> None:
-    draft.emit(ev.HostServiceChanged(command.at, command.host, command.reason, command.by))
-    if command.reason is None:
-        draft.plan |= draft.state.hosts[command.host].everybody
-
-
 @_decides(cmd.LendGpus)
 def _lend_gpus(draft: Draft, command: cmd.LendGpus) -> str | None:
     wish = Wish(command.environment, command.gpus)
@@ -272,16 +274,6 @@ def _lend_gpus(draft: Draft, command: cmd.LendGpus) -> str | None:
         # It has nothing there yet: the plan looks only where it has something.
         new = (best.host, command.environment, 0, draft.number, draft.until)
         draft.emit(ev.BudgetLent(command.at, *new))
-    return None
-
-
-@_decides(cmd.ReturnGpus)
-def _return_gpus(draft: Draft, command: cmd.ReturnGpus) -> str | None:
-    loan = draft.state.loans.get(command.loan)
-    if loan is None:
-        return "There is no such loan."
-    draft.emit(ev.GpusReturned(command.at, command.loan, command.by))
-    draft.plan.add(loan.environment)
     return None
 
 
@@ -325,18 +317,3 @@ def _edit(draft: Draft, command: cmd.EditsBook) -> None:
         draft.resend.add(command.environment)
     else:
         _all(draft)
-
-
-@_decides(cmd.SetGroup)
-def _set_group(draft: Draft, command: cmd.SetGroup) -> None:
-    draft.emit(ev.GroupSet(command.at, command.group, command.by))
-    draft.plan |= {*draft.state.places}
-
-
-@_decides(cmd.RemoveGroup)
-def _remove_group(draft: Draft, command: cmd.RemoveGroup) -> str | None:
-    if command.group not in draft.state.groups:
-        return texts.no_group(command.group, sorted(draft.state.groups))
-    draft.emit(ev.GroupRemoved(command.at, command.group, command.by))
-    draft.plan |= {*draft.state.places}
-    return None

@@ -45,7 +45,7 @@ from .pki import Authority, BadRequest, exists
 from .quotas import PoolQuotas
 from .state import State
 from .words import commands as cmd
-from .words.events import AuthorityRotated
+from .words import events as ev
 from .words.hosts import Host
 
 LEDGER: Final = "ledger.sqlite"
@@ -257,8 +257,7 @@ class PoolManager:
     async def rotate(self, by: str) -> None:
         """Have a new authority sign from now on. Raises :class:`.pki.BadRequest`."""
         await self._on_disk(lambda: self._authority.rotate(self._clock.wall()))
-        async with self._turn:
-            await self._append([AuthorityRotated(self._clock.now(), by)])
+        await self.submit(lambda at: cmd.Deed(at, ev.AuthorityRotated(at, by)))
         self._due.set()
 
     async def _on_disk(self, work: Callable[[], T]) -> T:
@@ -278,14 +277,14 @@ class PoolManager:
         """A host joined, or joined anew at another address."""
         await self._keep_address(host, address)
         if host not in self.state.hosts:
-            await self.submit(lambda at: cmd.AddHost(at, host, by))
+            await self.submit(lambda at: cmd.Deed(at, ev.HostAdded(at, host, by)))
         elif (link := self.links.get(host)) is not None:
             link.link.drop()
             link.link.hurry()
 
     async def forget(self, host: Host, by: str) -> None:
         """An administrator says that the host is gone."""
-        await self.submit(lambda at: cmd.ForgetHost(at, host, by))
+        await self.submit(lambda at: cmd.Deed(at, ev.HostForgotten(at, host, by)))
         await self._keep_address(host, None)
 
     async def _keep_address(self, host: Host, address: str | None) -> None:

@@ -7,13 +7,14 @@ from support.pool_world import CONFIG, World
 from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
 from jupyter_gpushare.pool.groups import unlikely
 from jupyter_gpushare.pool.words import commands as cmd
+from jupyter_gpushare.pool.words import events as ev
 from jupyter_gpushare.pool.words.hosts import Group
 
 
 def world(*groups: Group, quota: int = 4, **members: str) -> World:
     found = World("a", "b", quota=Quota(gpus=quota))
     for group in groups:
-        found.do(cmd.SetGroup(found.time, group, "root"))
+        found.deed(ev.GroupSet, group)
     for who, group in members.items():
         found.do(cmd.Introduce(found.time, EnvironmentName(who), (group,)))
     return found
@@ -197,7 +198,7 @@ def test_administrators_are_told_what_they_may_not_have_meant() -> None:
         == ["Group x may lend 2, but has only 1 GPU of its own: it never lends more than these."]
     )
     more = Group("y", 4)
-    found.do(cmd.SetGroup(found.time, more, "root"))
+    found.deed(ev.GroupSet, more)
     assert unlikely(found.state, more) == [
         "All groups together have 5 GPUs of their own, and the pool's hosts have 2: a group may "
         "have to wait for its own. Lower --nominal of a group, or let more hosts join."
@@ -207,4 +208,4 @@ def test_administrators_are_told_what_they_may_not_have_meant() -> None:
 
 def test_a_group_that_is_not_there_cannot_be_removed() -> None:
     found = world()
-    assert found.do(cmd.RemoveGroup(found.time, "x", "root"))
+    assert found.deed(ev.GroupRemoved, "x")

@@ -14,6 +14,7 @@ from support.pool_world import CONFIG, World
 
 from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
 from jupyter_gpushare.pool.words import commands as cmd
+from jupyter_gpushare.pool.words import events as ev
 from jupyter_gpushare.pool.words.hosts import Group
 
 pytestmark = pytest.mark.timeout(900)
@@ -182,7 +183,7 @@ class Breathing(GoesOn):
     def have(self, numbers: tuple[tuple[int, int | None, int | None], ...]) -> None:
         self.groups = tuple(Group(name, *of) for name, of in zip("xyz", numbers, strict=True))
         for group in self.groups:
-            self.world.do(cmd.SetGroup(self.world.time, group, "root"))
+            self.world.deed(ev.GroupSet, group)
         for who, groups in GROUPS.items():
             name = EnvironmentName(who)
             self.world.do(cmd.Introduce(self.world.time, name, groups))

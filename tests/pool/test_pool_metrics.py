@@ -21,6 +21,7 @@ from jupyter_gpushare.pool.configuration import Pool
 from jupyter_gpushare.pool.metrics import PoolMetrics
 from jupyter_gpushare.pool.serving import serving
 from jupyter_gpushare.pool.words import commands as cmd
+from jupyter_gpushare.pool.words import events as ev
 from jupyter_gpushare.protocol.connection import ClientConnection
 from jupyter_gpushare.protocol.poolcalls import PoolMethod, parse_pool_call
 
@@ -52,7 +53,7 @@ def test_hosts_and_their_gpus_are_counted_as_they_stand() -> None:
     assert registry.get_sample_value(f"{POOL}_queue_requests") == 3
     world.do(cmd.LendGpus(world.time, "l", EnvironmentName("bob"), 1, 600.0, "root", "a"))
     assert registry.get_sample_value(f"{POOL}_kept_gpus") == 1
-    world.do(cmd.ChangeService(world.time, "a", "new fans", "root"))
+    world.deed(ev.HostServiceChanged, "a", "new fans")
     assert (hosts(), gpus("H100")) == ([1, 1, 0, 0], [1, 1, 2, 0])
     world.cut("b")
     assert told("host_reached", "host", "a", "b") == [1, 0]

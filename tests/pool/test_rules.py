@@ -45,7 +45,7 @@ def test_whatever_somebody_does_has_a_sentence() -> None:
 def test_drain_is_told_again_until_it_is_done() -> None:
     world = World("a")
     world.cut("a")
-    assert world.do(cmd.ChangeService(world.time, "a", "new disks", "root")) is None
+    assert world.deed(ev.HostServiceChanged, "a", "new disks") is None
     world.heal("a")
     world.settle()
     assert world.drains == [eff.TellService("a", "new disks")]
@@ -55,7 +55,7 @@ def test_drain_is_told_again_until_it_is_done() -> None:
     world.do(cmd.HostReported(world.time, "a", told))
     world.do(cmd.Tick(world.time))
     assert len(world.drains) == 2
-    world.do(cmd.ChangeService(world.time, "a", None, "root"))
+    world.deed(ev.HostServiceChanged, "a", None)
     assert world.drains[2:] == [eff.TellService("a", None)]
 
 
@@ -107,7 +107,7 @@ def test_drained_host_is_lent_nothing_new() -> None:
     world = World("a", quota=Quota(gpus=2))
     world.ask("a", "ada")
     world.release("a", "ada")
-    world.do(cmd.ChangeService(world.time, "a", "new disks", "root"))
+    world.deed(ev.HostServiceChanged, "a", "new disks")
     world.ask("a", "bob")
     assert world.nodes["a"].held.get("bob", 0) == 0
     assert "new disks" in world.nodes["a"].whys["bob"]
@@ -115,7 +115,7 @@ def test_drained_host_is_lent_nothing_new() -> None:
 
 def test_own_administrator_may_end_a_drain() -> None:
     world = World("a")
-    world.do(cmd.ChangeService(world.time, "a", "new disks", "root"))
+    world.deed(ev.HostServiceChanged, "a", "new disks")
     told = replace(world.nodes["a"].report(), draining="new disks")
     world.do(cmd.HostReported(world.time, "a", told))
     assert world.state.hosts["a"].drain is not None
@@ -166,7 +166,7 @@ def test_whole_gpus_are_lent_for_a_time() -> None:
     assert world.nodes["a"].held["ada"] == 1  # without asking the pool
     world.passes(61.0)
     assert not world.state.loans
-    assert world.do(cmd.ReturnGpus(world.time, "l", "root"))
+    assert world.deed(ev.GpusReturned, "l")
     assert world.do(cmd.LendGpus(world.time, "l", ADA, 9, 60.0, "root"))
 
 
@@ -175,7 +175,7 @@ def test_forgotten_host_counts_no_more() -> None:
     world.ask("a", "ada")
     world.cut("a")
     world.ask("b", "ada")
-    world.do(cmd.ForgetHost(world.time, "a", "root"))
+    world.deed(ev.HostForgotten, "a")
     world.settle()
     assert world.nodes["b"].held["ada"] == 1
 
@@ -250,7 +250,7 @@ def test_steps_are_fast_with_a_hundred_hosts() -> None:
         return cmd.HostReported(at, names[place], report(names[place], at, **news))
 
     for place, name in enumerate(names):
-        do(cmd.AddHost(0.0, name, "root"))
+        do(cmd.Deed(0.0, ev.HostAdded(0.0, name, "root")))
         do(tell(place, 1.0, 0))
     assert sum(state.total(one) for one in state.places) >= 5000
     commands = [tell(place, 2.0, 3) for place in range(100)]

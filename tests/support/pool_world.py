@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
@@ -198,7 +199,7 @@ class World:
         self.do(cmd.ConfigureQuotas(self.time, self.quota))
         for name in names:
             self.nodes[name] = Node(name)
-            self.do(cmd.AddHost(self.time, name, "root"))
+            self.deed(ev.HostAdded, name)
             self.heal(name)
         self.settle()
 
@@ -241,6 +242,10 @@ class World:
             for one, out in host.out.items() if host.connected else ():
                 group = state.group(host, one)
                 assert not out.asked or group is None or not is_beyond(state, group), self.story()
+
+    def deed(self, kind: Callable[..., ev.Event], *of: object) -> str | None:
+        """An administrator decides it."""
+        return self.do(cmd.Deed(self.time, kind(self.time, *of, "root")))
 
     def is_a_group_beyond(self) -> bool:
         """Whether more counts for a group, or for all, than they may have."""

@@ -26,7 +26,8 @@ from ...policy.words.commands import (
 from ...policy.words.commands import (
     UnsetQuota as UnsetQuota,
 )
-from .hosts import Accepted, Environment, Group, GroupName, Host, HostReport
+from .events import Event
+from .hosts import Accepted, Environment, Host, HostReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +46,10 @@ class Tick(Command):
 
 
 @dataclass(frozen=True, slots=True)
-class AddHost(Command):
-    """A host joined."""
+class Deed(Command):
+    """What an administrator decides outright: it happens, if what it is about is there."""
 
-    host: Host
-    by: str
-
-
-@dataclass(frozen=True, slots=True)
-class ForgetHost(Command):
-    """An administrator says that a host is gone: nothing is held there any more."""
-
-    host: Host
-    by: str
+    event: Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,34 +77,6 @@ class LendAnswered(Command):
 
 
 @dataclass(frozen=True, slots=True)
-class SetGroup(Command):
-    """A group's nominal GPUs, and how far it breathes."""
-
-    group: Group
-    by: str
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveGroup(Command):
-    """The group is bounded by its members' quotas alone."""
-
-    group: GroupName
-    by: str
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeService(Command):
-    """No new leases on a host, for a ``reason``, and idle ones are parked.
-
-    ``None``: the host serves again.
-    """
-
-    host: Host
-    reason: str | None
-    by: str
-
-
-@dataclass(frozen=True, slots=True)
 class LendGpus(Command):
     """An environment is to have ``gpus`` whole GPUs for ``seconds``, ready when it asks.
 
@@ -125,11 +89,3 @@ class LendGpus(Command):
     seconds: float
     by: str
     host: Host | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ReturnGpus(Command):
-    """A loan ends before its time."""
-
-    loan: str
-    by: str
