@@ -20,7 +20,14 @@ def test_fails():
     print("what it said")
     assert [1] == [2]
 """
-DIES = "import os, signal\ndef test_dies(): os.kill(os.getpid(), signal.SIGKILL)\n"
+DIES = """
+import os, signal
+def test_dies():
+    if not os.fork():  # it has what the worker had, and outlives it
+        os.read(int(os.environ["ENDS"]), 1)
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 def test_two_workers_run_all_and_one_that_dies_is_told(tmp_path: Path) -> None:
@@ -31,17 +38,22 @@ def test_two_workers_run_all_and_one_that_dies_is_told(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "pytest", "--workers=2", f"--rootdir={tmp_path}", "-c/dev/null"]
     line += ["-p", "conftest", "-p", "no:schemathesis", f"--costs={costs}", str(tmp_path)]
     environ = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
-    done = subprocess.run(
-        [*line, f"--basetemp={tmp_path}/base"],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env={**environ, "PYTHONPATH": str(TESTS)},
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "5 failed, 12 passed, 4 skipped in" in done.stdout, done.stdout + done.stderr
-    assert done.stdout.count("\nwhat it said\n") == 4
-    assert "The process of the tests ended with -9" in done.stdout
+    read, write = os.pipe()
+    with open(write, "wb"), (tmp_path / "said").open("w") as said:
+        done = subprocess.run(
+            [*line, f"--basetemp={tmp_path}/base"],
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            timeout=100,
+            env={**environ, "PYTHONPATH": str(TESTS), "ENDS": str(read)},
+            pass_fds=[read],
+        )
+    os.close(read)
+    told = (tmp_path / "said").read_text()
+    assert done.returncode == 1, told
+    assert "5 failed, 12 passed, 4 skipped in" in told, told
+    assert told.count("\nwhat it said\n") == 4
+    assert "The process of the tests ended with -9" in told
     ran = [json.loads(one) for one in costs.read_text().splitlines()]
     assert len({one["test"] for one in ran}) == len(ran) == 20
     by_file = {(one["test"].split("::")[0], one["worker"]) for one in ran}

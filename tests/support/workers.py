@@ -16,6 +16,7 @@ import random
 import signal
 import sys
 import traceback
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -82,37 +83,54 @@ class Workers:
     def _tell(
         self, session: pytest.Session, turns: int, running: dict[Connection, tuple[int, str]]
     ) -> None:
-        hook = session.config.hook
         tests: dict[Connection, tuple[str, Any]] = {}  # which ones run
+        # What a worker forked and left behind may keep its wire open.
+        ends = {os.pidfd_open(pid): wire for wire, (pid, _name) in running.items()}
         while running:
-            for wire in wait([*running]):
-                assert isinstance(wire, Connection)
-                try:
-                    kind, told = wire.recv()
-                except EOFError:
-                    pid, name = running.pop(wire)
-                    wire.close()
-                    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                    if status or wire in tests:
-                        test, location = tests.pop(wire, (f"worker {name}", ("", None, name)))
-                        why = f"The process of the tests ended with {status}; it is not replaced."
-                        broken: Any = {"keywords": {}, "outcome": "failed", "when": "call"}
-                        report = pytest.TestReport(test, location, longrepr=why, **broken)
-                        hook.pytest_runtest_logreport(report=report)
+            for ready in wait([*running, *ends]):
+                wire = ends.get(ready, ready)  # type: ignore[call-overload]
+                if wire not in running:
                     continue
-                if kind == "began":
-                    tests[wire] = told
-                elif kind == "ended":
-                    test, location = tests.pop(wire)
-                    hook.pytest_runtest_logfinish(nodeid=test, location=location)
-                elif kind == "report":
-                    report = hook.pytest_report_from_serializable(config=session.config, data=told)
-                    hook.pytest_runtest_logreport(report=report)
-                else:
-                    print(told, file=sys.stderr, flush=True)
+                try:
+                    if ready is wire or wire.poll():
+                        self._hear(session.config, tests, wire)
+                        continue
+                except EOFError:
+                    pass
+                self._ended(session.config, *running.pop(wire), tests.pop(wire, None))
+                end = next(fd for fd, other in ends.items() if other is wire)
+                os.close(end)
+                del ends[end]
+                wire.close()
             if session.shouldfail or session.shouldstop:
                 while os.read(turns, 65536):  # no other file is begun
                     pass
+
+    def _hear(
+        self, config: pytest.Config, tests: dict[Connection, tuple[str, Any]], wire: Connection
+    ) -> None:
+        kind, told = wire.recv()
+        if kind == "began":
+            tests[wire] = told
+        elif kind == "ended":
+            test, location = tests.pop(wire)
+            config.hook.pytest_runtest_logfinish(nodeid=test, location=location)
+        elif kind == "report":
+            report = config.hook.pytest_report_from_serializable(config=config, data=told)
+            config.hook.pytest_runtest_logreport(report=report)
+        else:
+            print(told, file=sys.stderr, flush=True)
+
+    def _ended(
+        self, config: pytest.Config, pid: int, name: str, ran: tuple[str, Any] | None
+    ) -> None:
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if status or ran:
+            test, location = ran or (f"worker {name}", ("", None, name))
+            why = f"The process of the tests ended with {status}; it is not replaced."
+            broken: Any = {"keywords": {}, "outcome": "failed", "when": "call"}
+            report = pytest.TestReport(test, location, longrepr=why, **broken)
+            config.hook.pytest_runtest_logreport(report=report)
 
     # In a worker ---------------------------------------------------------------------------
 
@@ -142,16 +160,20 @@ class Workers:
             folders._basetemp.mkdir(mode=0o700)
             self._wire, self._name, self._config = wire, name, config
             with self.begin():
-                for item, following in pairwise(chain(_taken(files, turns), [None])):
-                    assert item is not None
-                    config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-                    if session.shouldfail or session.shouldstop:
-                        break
+                try:
+                    for item, following in pairwise(chain(_taken(files, turns), [None])):
+                        assert item is not None
+                        config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                        if session.shouldfail or session.shouldstop:
+                            break
+                finally:
+                    session._setupstate.teardown_exact(None)  # what an interrupt left, say
             status = 0
         except BaseException:  # noqa: BLE001 - whatever it is, the process that tells says it
             with contextlib.suppress(OSError):
                 wire.send(("broken", traceback.format_exc()))
         finally:
+            warnings.simplefilter("ignore")  # folders that live as long as the process
             atexit._run_exitfuncs()
             os._exit(status)
 
