@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -159,7 +160,7 @@ def annotate(error: BaseException | None, broker: Broker) -> None:
 
     Raises nothing but `KeyboardInterrupt`.
     """
-    try:
+    with suppress(Exception):  # the framework's own error must be shown in any case
         found = find(error)
         if found is None or not broker.line.configured:
             return
@@ -170,8 +171,6 @@ def annotate(error: BaseException | None, broker: Broker) -> None:
         comes_back = running_shell() is not None and after_error is AfterError.NEXT_CELL
         gpus = gather(broker, framework, str(culprit))
         culprit.add_note(words(framework, gpus, comes_back=comes_back))
-    except Exception:  # noqa: BLE001 - the framework's own error must be shown in any case
-        return
 
 
 def gather(broker: Broker, framework: str, message: str) -> Sequence[GpuFacts]:

@@ -127,7 +127,7 @@ class CellWatch:
             if nothing_ran:
                 self._report(True)
         if is_first and not self.gate.is_open:
-            try:
+            with suppress(Exception):  # as below
                 if text.lstrip().startswith(_OUR_CELL):
                     # It asks for GPUs itself; only what lies elsewhere must be back.
                     acquire.code_runs(True, False)
@@ -136,8 +136,6 @@ class CellWatch:
                     acquire.before_cell()
                     self._begins_afresh(text)
                     before_use(self._ip, text)
-            except Exception:  # noqa: BLE001 - as below
-                return
 
     def _begins_afresh(self, text: str) -> None:
         with suppress(Exception):  # as below
@@ -187,10 +185,8 @@ class CellWatch:
         return self.messages.only_asks or not str(header.get("msg_type", "")).startswith("comm_")
 
     def _report(self, busy: bool) -> None:
-        try:
+        with suppress(Exception):  # whatever is wrong with us, the cell runs
             acquire.set_activity(busy)
-        except Exception:  # noqa: BLE001 - whatever is wrong with us, the cell runs
-            return
 
 
 class Notes:

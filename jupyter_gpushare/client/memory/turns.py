@@ -512,7 +512,8 @@ class Turns:
                 is_silent = now > heard_at
                 now = time.monotonic()
                 left = told_seconds(answer()) - (now - asked_at) if answer is not None else 0.0
-                self._shown.update(_names(grant), now - began, max(0.0, left), is_silent=is_silent)
+                where = " and ".join(f"GPU {gpu.number}" for gpu in grant.gpus)
+                self._shown.update(where, now - began, max(0.0, left), is_silent=is_silent)
         except BaseException:
             self._leave(times)
             raise
@@ -584,10 +585,6 @@ class _Shown:
             html = notice_html(text, good=True)
             display.publish(publisher, text, html, self._id, update=update, waits=waits)
         return publisher is not None
-
-
-def _names(grant: Grant) -> str:
-    return " and ".join(f"GPU {gpu.number}" for gpu in grant.gpus)
 
 
 def _figures(devices: Sequence[DeviceUse], grant: Grant) -> Iterator[tuple[str, int, int, int]]:
