@@ -19,7 +19,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
@@ -41,21 +41,22 @@ from jupyter_gpushare.replay.generate import (
     Population,
     Runs,
 )
-from jupyter_gpushare.replay.plots import plot_sweep
+from jupyter_gpushare.replay.plots import COLOURS, pyplot, save_figure
 from jupyter_gpushare.replay.promising import SLACK, Promising
 from jupyter_gpushare.replay.report import figures, share, span
 from jupyter_gpushare.replay.run import (
     WARM_UP,
     Cluster,
-    Crew,
-    Source,
     Variant,
     following,
+    play,
+    replay,
     replay_people,
 )
 from jupyter_gpushare.replay.tally import Window
 
 HERE = Path(__file__).resolve().parent
+MARKS = "osD^vPX*"
 PINNED = ParkingCost(0.02, 0.02)
 #: Soon enough for a GPU that costs nothing to give back.
 AT_ONCE = 1.0
@@ -202,11 +203,17 @@ class Search:
         """With how many people it goes on; ``None``: it is finished."""
         study, high = self.study, self.study.high
         if self.variant.policy is PolicyName.TURNS:  # an overloaded host takes turns without end
-            most = OVERLOAD * study.cluster.gpus / study.step / study.population.mean_gpus
+            most = OVERLOAD * study.cluster.gpus / study.step / mean_gpus(study.population)
             high = min(high, int(most))
         works = {point["people"] // study.step: point["works_out"] for point in self.points}
         count = following(works, study.low, high)
         return None if count is None else study.step * count
+
+
+def mean_gpus(population: Population) -> float:
+    """GPUs that a session asks for, on average."""
+    total = sum(share for _count, share in population.gpus)
+    return sum(count * share for count, share in population.gpus) / total
 
 
 def look(study: Study, variant: Variant, people: int) -> dict[str, Any]:
@@ -216,7 +223,7 @@ def look(study: Study, variant: Variant, people: int) -> dict[str, Any]:
         **figures(variant, tally),
         "people": people,
         "people_per_gpu": people / study.cluster.gpus,
-        "asked_gpus_per_gpu": people * study.population.mean_gpus / study.cluster.gpus,
+        "asked_gpus_per_gpu": people * mean_gpus(study.population) / study.cluster.gpus,
         "gpus_computing_per_person": tally.asked / people / (tally.capacity / tally.gpus),
     }
 
@@ -334,8 +341,7 @@ def scale(workers: int, small: bool) -> dict[str, Any]:
     cluster = Cluster(people // 2)
     window = Window(WARM_UP, days * DAY)
     began = time.perf_counter()
-    with Crew(workers) as crew:
-        (tally,) = crew.replay(Source(population), cluster, window, [PARK])
+    (tally,) = replay(population, cluster, window, [PARK], workers)
     lasted = time.perf_counter() - began
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
@@ -374,8 +380,7 @@ def promise_study(name: PolicyName, error: float, seed: int, small: bool) -> dic
     options = Options(promising=Promising(0.3, error, 0.3), moves=False)
     variant = Variant(PROMISE_POLICIES[name], name, options)
     window = Window(0.1 * days * DAY, days * DAY)
-    with Crew() as crew:
-        (tally,) = crew.replay(Source(population), Cluster(hosts, 1), window, [variant])
+    tally = play(population, Cluster(hosts, 1), window, variant.behaviour)
     return {**figures(variant, tally), "error": error, "seed": seed, "gpus": hosts, "days": days}
 
 
@@ -623,6 +628,44 @@ ORDER = (SESSION, BATCH, NO_START, HELD, ALWAYS, PARK, PARK_FAST, PARK_FREE, STI
          TURNS_MID, TURNS_FREE, IDEAL)  # fmt: skip
 
 
+def above(minutes: float) -> tuple[float, float]:
+    """Which share of cells computes for longer, and which share of all time that is."""
+    every = [CELL.at((number + 0.5) / 200_000) for number in range(200_000)]
+    longer = [one for one in every if one > minutes]
+    return len(longer) / len(every), sum(longer) / sum(every)
+
+
+def plot_sweep(sweep: Mapping[str, Sequence[tuple[float, float, float]]], path: Path) -> None:
+    """For each policy: people per GPU against prompt cells and against GPU time served (shares).
+
+    Raises :class:`ImportError`.
+    """
+    plt = pyplot()
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.8), sharex=True)
+    titles = ("cells delayed by 5 s or less", "GPU time served of GPU time asked")
+    for number, (label, points) in enumerate(sweep.items()):
+        for axis, column in zip(axes, (1, 2), strict=True):
+            axis.plot(
+                [point[0] for point in points],
+                [100 * point[column] for point in points],
+                color=COLOURS[number % len(COLOURS)],
+                marker=MARKS[number % len(MARKS)],
+                markersize=4,
+                linewidth=1.2,
+                linestyle="-" if number < len(COLOURS) else "--",
+                label=label,
+            )
+    for axis, title in zip(axes, titles, strict=True):
+        axis.axhline(95, color="black", linewidth=0.8, linestyle=":")
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel("open sessions per GPU")
+        axis.set_ylabel("%")
+        axis.set_ylim(0, 102)
+        axis.grid(alpha=0.3)
+    axes[1].legend(fontsize=8, loc="lower left")
+    save_figure(figure, path)
+
+
 def page(results: dict[str, Any]) -> str:
     """The docs page: the frame with the figures put in."""
     shapes = {study.name: part_of({}, study) for study in studies(small=False)}
@@ -639,10 +682,10 @@ def page(results: dict[str, Any]) -> str:
         "mixed_gpus": str(mixed["gpus"]),
         "sensitive": sensitive_table(results),
         "busy_share": f"{100 * CELL.mean / (CELL.mean + GAP.mean):.0f}",
-        "long_count": f"{100 * CELL.above(480)[0]:.1f}",
-        "long_time": f"{100 * CELL.above(480)[1]:.0f}",
-        "short_count": f"{100 * (1 - CELL.above(60)[0]):.0f}",
-        "short_time": f"{100 * (1 - CELL.above(60)[1]):.0f}",
+        "long_count": f"{100 * above(480)[0]:.1f}",
+        "long_time": f"{100 * above(480)[1]:.0f}",
+        "short_count": f"{100 * (1 - above(60)[0]):.0f}",
+        "short_time": f"{100 * (1 - above(60)[1]):.0f}",
         "scale": scale_text(results.get("scale")),
         "promises": promise_table(results.get("promises", {}).get("runs", [])),
         "clairvoyant": clairvoyant_text(results.get("promises", {}).get("clairvoyant", [])),

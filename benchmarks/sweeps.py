@@ -56,7 +56,7 @@ def replay(hosts: int, cards: int, models: int, every: float, stops: float, seed
             _, number, attempt, end = heapq.heappop(ends)
             busy.difference_update(state.models[number].cards)
             state, _ = core.ended(state, number, attempt, end)
-    assert state.count(Phase.DONE) == models
+    assert all(model.phase is Phase.DONE for model in state.models)
     ideal = sum(lasts) / (hosts * cards)
     return {
         "hosts": hosts,

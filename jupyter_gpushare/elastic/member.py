@@ -18,7 +18,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from importlib import import_module
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..client.acquire import checkpoint, on_preempt
 from ..jobs.core import End
-from ..jobs.worker import Channel, end_with_input, leased, watch_lease
+from ..jobs.worker import Channel, begin
 from ..protocol import names
 from .meeting import Meeting, Word
 
@@ -47,13 +46,11 @@ _INTERFACES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 def main(descriptor: int) -> int:
     """Hold a card until its agent has ended, or the node manager wants it; the exit code."""
     channel = Channel(descriptor)
-    head = json.loads(sys.stdin.buffer.readline())
-    told = json.loads(sys.stdin.buffer.read(head["candidate"]))
-    threading.Thread(target=end_with_input, daemon=True).start()
-    os.environ |= {names.JOB: head["name"], names.JOB_KIND: "elastic"}
-    if not leased(channel, 1, head["memory"], beside=True):
+    begun = begin(channel, "elastic", beside=True)
+    if begun is None:
         return 0
-    watch_lease(channel)
+    head, _train, candidate = begun
+    told = json.loads(candidate)
     with open(told["output"], "ab") as output:
         agent = subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.member", str(descriptor), "agent"],

@@ -7,6 +7,7 @@ from html import escape
 from typing import Final
 
 from ..jobs import show
+from ..jobs.best import is_number
 from ..protocol.times import format_duration
 from .core import Phase, Status, workers_text
 
@@ -80,7 +81,7 @@ def _curve(losses: Sequence[tuple[int, float, float]], x: Callable[[float], floa
 
 
 def _finite(losses: Sequence[tuple[int, float, float]]) -> list[tuple[float, float]]:
-    return [(at, loss) for _, at, loss in losses if abs(loss) < float("inf")]
+    return [(at, loss) for _, at, loss in losses if is_number(loss)]
 
 
 def _workers_words(status: Status) -> str:

@@ -135,9 +135,7 @@ class State:
     models: tuple[Model, ...]
     queue: tuple[int, ...]
     running: frozenset[int] = frozenset()
-    hosts: frozenset[str] = frozenset()
     unasked: frozenset[str] = frozenset()
-    silent: tuple[tuple[str, str], ...] = ()
     table: tuple[Row, ...] = ()
     gpus: int = 1
     pick: Pick = Pick.RANDOM
@@ -148,9 +146,6 @@ class State:
     @property
     def is_over(self) -> bool:
         return not self.running and (self.stopped or not self.queue)
-
-    def count(self, phase: Phase) -> int:
-        return sum(model.phase is phase for model in self.models)
 
 
 def begin(
@@ -164,8 +159,7 @@ def begin(
 
 def registered(state: State, hosts: Iterable[str]) -> State:
     """A round begins with these hosts, and an empty table."""
-    known = frozenset(hosts)
-    return replace(state, hosts=known, unasked=known, silent=(), table=())
+    return replace(state, unasked=frozenset(hosts), table=())
 
 
 def answered(state: State, host: str, rows: Iterable[Row]) -> State:
@@ -177,12 +171,9 @@ def answered(state: State, host: str, rows: Iterable[Row]) -> State:
     return replace(state, unasked=state.unasked - {host}, table=state.table + new)
 
 
-def skipped(state: State, host: str, why: str) -> State:
+def skipped(state: State, host: str) -> State:
     """A host did not answer in time: this round goes on without it."""
-    if host not in state.unasked:
-        return state
-    silent = (*state.silent, (host, why))
-    return replace(state, unasked=state.unasked - {host}, silent=silent)
+    return replace(state, unasked=state.unasked - {host})
 
 
 def drawn(state: State) -> tuple[State, Send | None]:

@@ -8,11 +8,14 @@ import queue
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..console.verb import Refused
 from .core import End, Row, Send
 from .hostside import Attempt, Ended, Job, Told, idle
+
+if TYPE_CHECKING:
+    from .rayengine import RayHosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +37,8 @@ class Silent:
 Event = Idle | Silent | Told
 
 
-class Engine(Protocol):
-    """Reaches hosts. No method waits for a host; what a host says comes as an event."""
-
-    def hosts(self) -> Iterable[str]:
-        """The hosts there are now."""
-
-    def ask(self, host: str) -> None:
-        """Ask for the host's idle cards: `Idle` or `Silent` follows, or nothing."""
-
-    def start(self, send: Send, candidate: bytes) -> None:
-        """Start a worker: `Granted`, `Reported` and `Ended` follow. `Ended` comes always."""
-
-    def stop(self, number: int, attempt: int) -> None:
-        """Let a worker save its state and end."""
-
-    def events(self, within: float) -> list[Event]:
-        """What has come, after at most ``within`` seconds."""
-
-    def close(self) -> None:
-        """End all workers."""
+#: Reaches hosts. No method waits for a host; what a host says comes as an event.
+Engine: TypeAlias = "OneHost | RayHosts"
 
 
 class OneHost:
@@ -76,9 +61,11 @@ class OneHost:
         self._attempts: dict[tuple[int, int], Attempt] = {}
 
     def hosts(self) -> Iterable[str]:
+        """The hosts there are now."""
         return (self._name,)
 
     def ask(self, host: str) -> None:
+        """Ask for the host's idle cards: `Idle` or `Silent` follows, or nothing."""
         threading.Thread(target=self._ask, args=(host,), daemon=True).start()
 
     def _ask(self, host: str) -> None:
@@ -88,6 +75,7 @@ class OneHost:
             self._events.put(Silent(host, str(refused)))
 
     def start(self, send: Send, candidate: bytes) -> None:
+        """Start a worker: `Granted`, `Reported` and `Ended` follow. `Ended` comes always."""
         known = (send.number, send.attempt)
         try:
             attempt = Attempt(self._job, *known, candidate, self._told, self._module)
@@ -101,6 +89,7 @@ class OneHost:
         self._events.put(told)
 
     def stop(self, number: int, attempt: int) -> None:
+        """Let a worker save its state and end."""
         running = self._attempts.get((number, attempt))
         if running is not None:
             running.stop()
@@ -112,6 +101,7 @@ class OneHost:
             running.kill()
 
     def events(self, within: float) -> list[Event]:
+        """What has come, after at most ``within`` seconds."""
         found: list[Event] = []
         with contextlib.suppress(queue.Empty):
             found.append(self._events.get(timeout=within))
@@ -120,5 +110,6 @@ class OneHost:
         return found
 
     def close(self) -> None:
+        """End all workers."""
         for attempt in list(self._attempts.values()):
             attempt.kill()

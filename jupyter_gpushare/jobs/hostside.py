@@ -190,11 +190,6 @@ class Attempt:
         self._sent = json.dumps(head).encode() + b"\n" + job.train + candidate
         threading.Thread(target=self._follow, name=f"gpushare-model-{number}", daemon=True).start()
 
-    @property
-    def pid(self) -> int:
-        """The worker's process."""
-        return self._process.pid
-
     def stop(self) -> None:
         """Let it save its state at its next gate and end; after `GRACE` it is killed."""
         self._stopped = True

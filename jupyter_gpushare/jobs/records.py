@@ -128,7 +128,6 @@ class Records(Stored):
         """Raises `SweepError`: there is none, it is of a later release, or not one's own."""
         super().__init__(name)
         self.path = self.at("{}.sqlite")
-        self._lock: int | None = None
         with self._read() as db:
             version, job, plan = db.execute("SELECT version, job, plan FROM sweep").fetchone()
         if version != _VERSION:
@@ -186,10 +185,8 @@ class Records(Stored):
 
     def close(self) -> None:
         """Somebody else may run it."""
-        held, self._lock = self._lock, None
-        if held is not None:
-            self._db.close()
-            os.close(held)
+        self._db.close()
+        os.close(self._lock)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:

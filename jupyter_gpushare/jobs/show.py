@@ -16,7 +16,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..client.words.display import notebook_publisher
-from .best import COUNTS
+from .best import COUNTS, is_number
 from .core import Phase
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def plot(metric: str, lines: Mapping[int, Sequence[float]]) -> str:
     finite = {
         number: kept
         for number, values in lines.items()
-        if (kept := [value for value in values if abs(value) < float("inf")])
+        if (kept := [value for value in values if is_number(value)])
     }
     if not finite:
         return ""

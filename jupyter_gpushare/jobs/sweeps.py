@@ -223,7 +223,7 @@ class Sweep(show.Running, Look):
             self._engine.stop(number, self._state.models[number].attempt)
 
     def _skip(self, host: str, why: str) -> None:
-        self._state = core.skipped(self._state, host, why)
+        self._state = core.skipped(self._state, host)
         self._why[host] = why
 
     def _heard(self, event: Event) -> None:

@@ -108,14 +108,10 @@ def main(descriptor: int) -> int:
     """Do the job; the exit code."""
     global _channel
     _channel = channel = Channel(descriptor)
-    source = sys.stdin.buffer
-    head = json.loads(source.readline())
-    train, candidate = source.read(head["train"]), source.read(head["candidate"])
-    threading.Thread(target=end_with_input, daemon=True).start()
-    os.environ |= {names.JOB: head["name"], names.JOB_KIND: "sweep"}
-    if not leased(channel, head["gpus"], head["memory"]):
+    begun = begin(channel, "sweep")
+    if begun is None:
         return 0
-    watch_lease(channel)
+    head, train, candidate = begun
     # Without a function of its own a model has nothing to save: it begins anew.
     on_preempt(nothing_to_save)
     sys.path += [place for place in head["path"] if place not in sys.path]
@@ -132,9 +128,25 @@ def main(descriptor: int) -> int:
     return 0
 
 
-def leased(
-    channel: Channel, gpus: int, memory: Memory | list[int] | None, *, beside: bool = False
-) -> bool:
+def begin(
+    channel: Channel, kind: str, *, beside: bool = False
+) -> tuple[dict[str, Any], bytes, bytes] | None:
+    """Read the job from standard input: its head, function and candidate, and get a lease for it,
+    or ``None`` where there is no room. From now on this process ends when standard input does."""
+    source = sys.stdin.buffer
+    head = json.loads(source.readline())
+    train, candidate = source.read(head["train"]), source.read(head["candidate"])
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    os.environ |= {names.JOB: head["name"], names.JOB_KIND: kind}
+    if not _leased(channel, head["gpus"], head["memory"], beside):
+        return None
+    threading.Thread(
+        target=_watch_lease, args=(channel,), name="gpushare-lease", daemon=True
+    ).start()
+    return head, train, candidate
+
+
+def _leased(channel: Channel, gpus: int, memory: Memory | list[int] | None, beside: bool) -> bool:
     """Take cards that nobody has, now or not at all; whether it has them. The channel hears it.
 
     With ``beside`` and a range of memory it may be where others make room, and waits for that.
@@ -171,15 +183,11 @@ def _granted(ask: Ask, gpus: int, *, beside: bool) -> Grant:
     return broker().request(ask, wait_timeout=_LENT_WITHIN)
 
 
-def watch_lease(channel: Channel) -> None:
+def _watch_lease(channel: Channel) -> None:
     """Say it when somebody ends this process's lease: then the job is to stop."""
-
-    def watch() -> None:
-        while (why := broker().own.lost) is None:
-            time.sleep(_LOOK)
-        channel.say(lost=why)
-
-    threading.Thread(target=watch, name="gpushare-lease", daemon=True).start()
+    while (why := broker().own.lost) is None:
+        time.sleep(_LOOK)
+    channel.say(lost=why)
 
 
 def _told(text: str) -> str:
@@ -190,7 +198,7 @@ def _told(text: str) -> str:
     return "\n  File ".join([head, *own]) if own else text
 
 
-def end_with_input() -> None:
+def _end_with_input() -> None:
     """Wait for the end of standard input; it ends this process, and what it started."""
     os.read(sys.stdin.fileno(), 1)
     os.killpg(os.getpid(), signal.SIGKILL)

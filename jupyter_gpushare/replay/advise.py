@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..console.node import NodeRefused, NodeSilent, connect, whole_status
 from ..console.verb import Refused, UsageError, Verb, number, option
+from ..policy.words.config import PolicyConfig
+from ..policy.words.model import Bytes, Quota, Reserve
 from ..protocol.messages import Method
 from ..protocol.sizes import format_size, parse_size
 from ..protocol.tables import table
 from ..protocol.times import format_duration
-
-if TYPE_CHECKING:
-    from .behaviour import Options
-    from .run import Cluster, Variant
-    from .tally import Tally
+from .behaviour import Options, ParkingCost, PolicyName, TurnCost
+from .generate import Population
+from .run import Cluster, Scan, TraceFile, Variant, play, search, window_of, works_out
+from .trace import TraceError
 
 #: Open sessions per GPU that are tried: from one on.
 MOST: int = 4
@@ -131,9 +132,6 @@ class AdviseApp(Verb):
     hand_over = option(0.2, "Seconds that a turn takes. Assumed: 0.2.", number(0.0, 1e6))
 
     def run(self, arguments: list[str]) -> int:
-        from .run import Cluster
-        from .trace import TraceError
-
         node = self._node()
         count, memory = node.gpus, node.memory
         cluster = Cluster(count, count, memory)
@@ -156,7 +154,12 @@ class AdviseApp(Verb):
             "compared": found,
             "assumed": assumed,
         }
-        headings = ("SHARE_MODE", self._measure(), "OUT OF MEMORY", "")
+        measure = "OPEN SESSIONS PER GPU"
+        whose = f"{self.days:g} days of made-up sessions of one GPU each (docs/replay.md)"
+        if self.trace:
+            measure = "CELLS WITHIN 5 S, GPU TIME SERVED"
+            whose = f"sessions as in {self.trace}"
+        headings = ("SHARE_MODE", measure, "OUT OF MEMORY", "")
         lines = [(x["label"], x["shown"], x["out_of_memory"], x["why"]) for x in found]
         wins, more = ("time", "more") if better else ("space", "no more")
         way = f"set share_mode to {wins} (c.Policy.share_mode)"
@@ -170,7 +173,7 @@ class AdviseApp(Verb):
                 "(`jupyter gpushare doctor`)."
             )
         told = [
-            f"{count} GPUs of {format_size(memory)}, {self._whose()}.",
+            f"{count} GPUs of {format_size(memory)}, {whose}.",
             "The node manager's settings, and what is assumed, not measured here:",
             *(f"- {sentence}" for sentence in assumed),
             f"\n{table(headings, lines)}",
@@ -202,10 +205,6 @@ class AdviseApp(Verb):
         )
 
     def _variants(self, node: Node) -> tuple[Variant, ...]:
-        from ..policy.words.config import PolicyConfig
-        from .behaviour import Options, ParkingCost, PolicyName, TurnCost
-        from .run import Variant
-
         options = Options(
             **{"idle_timeout": PolicyConfig().idle_timeout, **node.options},
             cost=ParkingCost(self.parking, self.parking),
@@ -217,24 +216,21 @@ class AdviseApp(Verb):
             Variant("time, with moves", PolicyName.TURNS, options),
         )
 
-    def _whose(self) -> str:
-        if self.trace:
-            return f"sessions as in {self.trace}"
-        return f"{self.days:g} days of made-up sessions of one GPU each (docs/replay.md)"
-
-    def _measure(self) -> str:
-        return "CELLS WITHIN 5 S, GPU TIME SERVED" if self.trace else "OPEN SESSIONS PER GPU"
-
     def _look(self, variant: Variant, cluster: Cluster) -> dict[str, Any]:
         """How a policy does; the greater ``value``, the better."""
-        from .generate import Population
-        from .run import search, works_out
-
         if self.trace:
-            tally = self._of_trace(variant, cluster)
+            trace = TraceFile(Path(self.trace), cluster.gpu_memory)
+            window = window_of(Scan.of(trace.sessions()), None, is_made_up=False)
+            tally = play(trace, cluster, window, variant.behaviour)
             prompt = tally.prompt / tally.cells if tally.cells else 1.0
             shown = f"{100 * prompt:.0f} %, {100 * tally.served:.0f} %"
-            return _row(variant, min(prompt, tally.served), shown, "", tally.out_of_memory)
+            return {
+                "label": variant.label,
+                "value": min(prompt, tally.served),
+                "shown": shown,
+                "why": "",
+                "out_of_memory": tally.out_of_memory,
+            }
         step = max(1, cluster.gpus // 8)
         low, high = -(-cluster.gpus // step), MOST * cluster.gpus // step
         tried = search(variant, Population(0, self.days), cluster, step, low, high)
@@ -242,31 +238,17 @@ class AdviseApp(Verb):
         good = max((p for p in tried if fails is None or p < fails), default=0)
         why = "" if fails is None else f"fails at {fails / cluster.gpus:.2f}"
         errors = tried[good or min(tried)].out_of_memory
-        return _row(variant, good / cluster.gpus, f"{good / cluster.gpus:.2f}", why, errors)
-
-    def _of_trace(self, variant: Variant, cluster: Cluster) -> Tally:
-        from .run import Crew, Scan, Source, window_of
-
-        source = Source(trace=Path(self.trace))
-        window = window_of(Scan.of(source.sessions(cluster.gpu_memory)), None, is_made_up=False)
-        with Crew() as crew:
-            return crew.replay(source, cluster, window, [variant])[0]
-
-
-def _row(variant: Variant, value: float, shown: str, why: str, errors: int) -> dict[str, Any]:
-    return {
-        "label": variant.label,
-        "value": value,
-        "shown": shown,
-        "why": why,
-        "out_of_memory": errors,
-    }
+        return {
+            "label": variant.label,
+            "value": good / cluster.gpus,
+            "shown": f"{good / cluster.gpus:.2f}",
+            "why": why,
+            "out_of_memory": errors,
+        }
 
 
 def _settings(node: Mapping[str, Any], quota: Mapping[str, Any]) -> dict[str, Any]:
     """The node manager's settings, as the options of a replay."""
-    from ..policy.words.model import Bytes, Quota, Reserve
-
     memory, idle = quota.get("memory"), quota.get("idle_timeout")
     if idle is None:
         idle = node.get("idle_timeout")

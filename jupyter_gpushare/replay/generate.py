@@ -48,17 +48,6 @@ class Quantile:
                 return float(a * (b / a) ** ((share - low) / (high - low)))
         return self.points[-1][1]
 
-    def above(self, value: float) -> tuple[float, float]:
-        """Which share is longer than ``value``, and which share of the total that is."""
-        count = mass = 0.0
-        for ((low, a), (high, b)), whole in zip(pairwise(self.points), self._masses, strict=True):
-            if a >= value:
-                count, mass = count + high - low, mass + whole
-            elif b > value:
-                count += (high - low) * math.log(b / value) / math.log(b / a)
-                mass += (high - low) * (b - value) / math.log(b / a)
-        return count, mass / self.mean
-
     def draw(self, dice: random.Random) -> float:
         return self.at(dice.random())
 
@@ -133,12 +122,6 @@ class Population:
     def seconds(self) -> float:
         return self.days * DAY
 
-    @property
-    def mean_gpus(self) -> float:
-        """GPUs that a session asks for, on average."""
-        total = sum(share for _count, share in self.gpus)
-        return sum(count * share for count, share in self.gpus) / total
-
     def sessions(self) -> Iterator[Session]:
         """All sessions in the order of their start."""
         each = (self._person(number) for number in range(self.people))
@@ -196,10 +179,6 @@ class Runs:
     @property
     def seconds(self) -> float:
         return self.days * DAY
-
-    @property
-    def mean_gpus(self) -> float:
-        return 1.0
 
     def sessions(self) -> Iterator[Session]:
         """All sessions in the order of their start."""

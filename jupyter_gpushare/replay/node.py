@@ -15,10 +15,9 @@ compute on it at the same time share it.
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
@@ -59,8 +58,9 @@ from ..policy.words.turns import TurnPhase
 from .behaviour import Asks, Behaviour
 from .need import need
 from .promising import SHARE, SURE
-from .tally import Due, Level, Tally, Window
+from .tally import Level, Window
 from .trace import Session
+from .world import RESOLUTION, Open, World
 
 BOOT: Final = "replay"
 #: What GPUs are called.
@@ -68,8 +68,6 @@ KIND: Final = "virtual"
 #: As how many steps a cell counts, and the least seconds between two reports of how far it is.
 STEPS: Final = 100
 TELLS: Final = 10.0
-#: Seconds between two ticks at least.
-RESOLUTION: Final = 0.001
 #: Seconds until a change of what is used is measured: as often as the product measures.
 MEASURE: Final = 2.0
 GPU_MEMORY: Final = Bytes(80 * 2**30)
@@ -92,13 +90,10 @@ class _Phase(Enum):
 _NOT_THERE: Final = (_Phase.AWAY, _Phase.WAITING, _Phase.PARKED)
 
 
-@dataclass(slots=True, eq=False)
-class _Run:
-    """A session that is replayed."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Run(Open):
+    """A session that is replayed. ``number`` tells it from the others."""
 
-    session: Session
-    gaps: Iterator[float]
-    due: Due
     number: int
     process: ProcessId
     #: Bytes that it keeps on each GPU.
@@ -108,20 +103,15 @@ class _Run:
     phase: _Phase = _Phase.AWAY
     lease: LeaseId | None = None
     gpus: tuple[Allocation, ...] = ()
-    #: The cell that was sent, or -1; how long it has still to compute, and since when it does.
-    next_cell: int = 0
-    cell: int = -1
-    sent: float = 0.0
+    #: How long its cell has still to compute, and since when it does.
     left: float = 0.0
     since: float = 0.0
     #: How fast it computes since then; 1: as fast as alone. Counts how often that changed.
     speed: float = 0.0
     changes: int = 0
-    first: float | None = None
     #: Counts what was begun: the end of something that was called off means nothing.
     turn: int = 0
     in_memory: int = 0
-    is_closed: bool = False
     is_batch: bool = False
     #: When its cell is to end, if anybody minds. Whether that was asked for, and granted.
     until: float | None = None
@@ -130,119 +120,79 @@ class _Run:
     serial: int = 0
 
 
-_Event = tuple[float, int, Callable[[Any], object], Any]
-
-
 def _one_of(number: int, share: float) -> bool:
     """Whether a session belongs to a share of them, the same ones in every replay."""
     return number * 0.6180339887498949 % 1.0 < share
 
 
-@dataclass
-class VirtualNode:
+class VirtualNode(World[_Run]):
     """The GPUs of one host, its node manager's policy, and the sessions on it."""
 
-    gpus: int
-    behaviour: Behaviour
-    window: Window
-    memory: Bytes = GPU_MEMORY
-    #: Told the time and the session's name whenever a cell begins to compute, or goes on.
-    on_compute: Callable[[float, str], None] | None = None
-    state: State = field(default_factory=State)
-    tally: Tally = field(default_factory=Tally)
-    at: float = 0.0
-
-    def __post_init__(self) -> None:
-        self._heap: list[_Event] = []
-        self._serial = 0
+    def __init__(
+        self,
+        gpus: int,
+        behaviour: Behaviour,
+        window: Window,
+        memory: Bytes = GPU_MEMORY,
+        on_compute: Callable[[float, str], None] | None = None,
+    ) -> None:
+        """``on_compute`` is told the time and a session's name whenever a cell of it begins to
+        compute, or goes on."""
+        super().__init__(gpus, window)
+        self.behaviour = behaviour
+        self.memory = memory
+        self.on_compute = on_compute
+        self.state = State()
         self._runs: dict[LeaseId, _Run] = {}
-        self._open: dict[int, _Run] = {}
         #: How much is used matters only where reservations follow it.
         self._is_measured = self.behaviour.follows is not Reserve.WHOLE
-        self._claims = [0] * self.gpus
-        self._computing: list[dict[int, _Run]] = [{} for _ in range(self.gpus)]
+        self._claims = [0] * gpus
+        self._computing: list[dict[int, _Run]] = [{} for _ in range(gpus)]
         #: When the last transfer on each GPU's link ends.
-        self._link = [0.0] * self.gpus
-        self._bound, self._busy = Level(self.window), Level(self.window)
-        self._parked = Level(self.window)
+        self._link = [0.0] * gpus
+        self._bound, self._parked = Level(window), Level(window)
         self._quiet: State | None = None
         self._timed: State | None = None
         self._tick_due = math.inf
         self._tick_at = math.inf
         self._ticked_at = -math.inf
         self._processes = 0
-        names = [GpuUuid(f"GPU-{index}") for index in range(self.gpus)]
+        names = [GpuUuid(f"GPU-{index}") for index in range(gpus)]
         self._index = {name: index for index, name in enumerate(names)}
-        self._readings = {name: GpuReading(name, None, Bytes(0)) for name in names}
         devices = tuple(
-            Gpu(name, index, KIND, self.memory, simulated=True) for index, name in enumerate(names)
+            Gpu(name, index, KIND, memory, simulated=True) for index, name in enumerate(names)
         )
         self._submit(cmd.Start(0.0, BOOT, devices))
-        quota = self.behaviour.quota or Quota(gpus=self.gpus)
+        quota = behaviour.quota or Quota(gpus=gpus)
         self._submit(cmd.ConfigureQuotas(0.0, quota))
         #: Bytes that one task may have on a GPU.
-        self._most = min(self.memory, quota.memory or self.memory)
-        self.tally.gpus = self.gpus
-        self.tally.capacity = self.gpus * (self.window.end - self.window.begin)
+        self._most = min(memory, quota.memory or memory)
 
     # -- time ---------------------------------------------------------------
 
-    def add(self, session: Session) -> None:
-        """A session begins; run until its start before."""
-        self.tally.begin(session, self.window)
+    def _opened(self, session: Session) -> _Run:
         self._processes += 1
-        due = Due(self.window, session.alone())
-        run = _Run(session, session.gaps(), due, self._processes, self._process())
+        run = _Run(session, number=self._processes, process=self._process())
         run.resident = min(self._most, int(session.resident * self.behaviour.resident))
         run.is_batch = self.behaviour.promising.is_batch(session)
-        self._open[run.number] = run
-        self._after(session.start - self.at, self._begin, run)
+        return run
 
-    def run_until(self, end: float) -> None:
-        """Let everything happen that happens before ``end``."""
-        heap = self._heap
-        while heap and heap[0][0] < end:
-            self.at, _serial, call, subject = heapq.heappop(heap)
-            call(subject)
-            self._keep_time()
-        self.at = max(self.at, end)
-
-    def finish(self) -> Tally:
-        """The window is over: count what is still under way, and return everything."""
-        end = self.window.end
-        self.run_until(end)
-        for level in (self._bound, self._busy, self._parked):
-            level.settle(end)
+    def _settle(self) -> None:
+        super()._settle()
+        end, tally = self.window.end, self.tally
+        self._bound.settle(end)
+        self._parked.settle(end)
+        tally.bound = self._bound.integral
         span = end - self.window.begin
-        for run in self._open.values():
-            self._count_rest(run)
-        tally = self.tally
-        tally.bound, tally.busy = self._bound.integral, self._busy.integral
         tally.parked_mean = self._parked.integral / span if span else 0.0
         tally.parked_peak = self._parked.peak
-        return tally
 
-    def _count_rest(self, run: _Run) -> None:
-        session, end = run.session, self.window.end
-        for number, (meant, free) in enumerate(session.alone()):
-            if number < (run.cell if run.cell >= 0 else run.next_cell):
-                continue
-            if number == run.cell:
-                if run.phase is _Phase.COMPUTING:
-                    self._computed(run, end)
-                self.tally.computed += run.due.computed
-                done = free - meant - run.left
-                delay = end - run.sent - done
-                # What it has waited so far may not be all.
-                prompt = run.phase is _Phase.COMPUTING
-                self._count_cell(run, delay if prompt else math.inf)
-                self._count_deadline(run, math.inf)
-            elif self.window.holds(meant):
-                self.tally.add_unreached()
-
-    def _count_cell(self, run: _Run, delay: float) -> None:
-        if self.window.holds(run.session.submits[run.cell]):
-            self.tally.add_cell(math.inf if run.first is None else run.first, delay)
+    def _delayed(self, run: _Run, seconds: float) -> float:
+        self._count_deadline(run, math.inf)
+        if run.phase is not _Phase.COMPUTING:
+            return math.inf  # what it has waited so far may not be all
+        self._computed(run, self.at)
+        return self.at - run.sent - (seconds - run.left)
 
     def _count_deadline(self, run: _Run, ended: float) -> None:
         """Whether a cell kept its deadline, where that could be kept at all."""
@@ -254,9 +204,13 @@ class VirtualNode:
             self.tally.deadlines += 1
             self.tally.in_time += ended <= until + RESOLUTION
 
-    def _after(self, seconds: float, call: Callable[[Any], object], subject: Any) -> None:
-        self._serial += 1
-        heapq.heappush(self._heap, (self.at + max(0.0, seconds), self._serial, call, subject))
+    def _later(self, seconds: float, call: Callable[[_Run], object], run: _Run) -> None:
+        """Call it, unless what goes on now was called off by then."""
+        self._after(seconds, self._unless_off, call, run, run.turn)
+
+    def _unless_off(self, call: Callable[[_Run], object], run: _Run, turn: int) -> None:
+        if run.turn == turn:
+            call(run)
 
     def _process(self) -> ProcessId:
         self._serial += 1
@@ -368,13 +322,7 @@ class VirtualNode:
     def _begin(self, run: _Run) -> None:
         if self.behaviour.asks is Asks.AT_START:
             self._request(run)
-        self._pause(run)
-
-    def _pause(self, run: _Run) -> None:
-        """The person reads and thinks; then comes the next cell, or the end."""
-        gap = next(run.gaps)
-        last = run.next_cell >= len(run.session.submits)
-        self._after(gap, self._close if last else self._send, run)
+        super()._begin(run)
 
     def _request(self, run: _Run) -> None:
         run.serial += 1
@@ -420,14 +368,11 @@ class VirtualNode:
         return (Expected(KIND, SHARE, memory or self.memory, seconds, is_sure),)
 
     def _send(self, run: _Run) -> None:
-        run.cell, run.sent = run.next_cell, self.at
-        run.next_cell += 1
+        self._sent(run)
         run.left = run.session.seconds[run.cell]
         deadline = self.behaviour.promising.deadline(run.session, run.cell)
         run.until = None if deadline is None else self.at + deadline
         run.is_asked = run.is_promised = False
-        run.first = None
-        run.due.next_cell(run.session.gpus)
         match run.phase:
             case _Phase.AWAY:
                 self._request(run)
@@ -445,14 +390,13 @@ class VirtualNode:
             self._says(run, cmd.SetActivity, activity)
 
     def _resume(self, run: _Run) -> None:
-        assert run.lease is not None
         run.phase = _Phase.WAITING
         self._says(run, cmd.Resume)
 
     def _holds(self, run: _Run) -> None:
         """It has its GPUs: move back what was parked, or start up, then compute."""
-        if run.is_closed:
-            return
+        if run.lease is None:
+            return  # its session is over
         if run.cell < 0:
             run.phase = _Phase.HOLDING
             return
@@ -462,7 +406,7 @@ class VirtualNode:
             wait += self._transfer(run, self.behaviour.cost.to_resume(run.resident))
         run.turn += 1
         if wait > 0:
-            self._after(wait, self._started, (run, run.turn))
+            self._later(wait, self._start, run)
         else:
             self._start(run)
 
@@ -474,11 +418,6 @@ class VirtualNode:
             self._link[gpu] = ends
         return ends - self.at
 
-    def _started(self, subject: tuple[_Run, int]) -> None:
-        run, turn = subject
-        if run.turn == turn and not run.is_closed:
-            self._start(run)
-
     def _start(self, run: _Run) -> None:
         """Compute, or wait for the turn."""
         if run.in_memory and self._is_measured and run.lease is not None:
@@ -489,7 +428,7 @@ class VirtualNode:
             self._go_on(run)
         else:
             run.phase = _Phase.PAUSED
-            self._ask_turn(run)
+            self._says(run, cmd.AskTurn)
 
     def _go_on(self, run: _Run) -> None:
         run.phase = _Phase.COMPUTING
@@ -502,14 +441,19 @@ class VirtualNode:
         run.turn += 1
         self._compute(run, on=True)
         if run.is_promised:
-            self._after(self._tells(run), self._progress, (run, run.turn))
+            self._later(self._tells(run), self._progress, run)
         if self.behaviour.by_turns and self._is_asked(run):  # while it started
-            self._after(self.behaviour.turns.step, self._gate, (run, run.turn))
+            self._later(self.behaviour.turns.step, self._gate, run)
 
     def _keep_in_memory(self, run: _Run, size: int) -> None:
         """How many bytes of it are parked in the host's memory."""
         self._parked.add(size - run.in_memory, self.at)
         run.in_memory = size
+
+    def _stop(self, run: _Run) -> None:
+        self._compute(run, on=False)
+        self._computed(run, self.at)
+        run.changes += 1
 
     def _compute(self, run: _Run, *, on: bool) -> None:
         """It begins to compute, or stops; whoever computes on its GPUs gets slower, or faster."""
@@ -534,7 +478,7 @@ class VirtualNode:
             self._computed(run, self.at)
             run.speed = speed
             run.changes += 1
-            self._after(run.left / speed, self._end_cell, (run, run.turn, run.changes))
+            self._after(run.left / speed, self._end_cell, run, run.changes)
 
     def _computed(self, run: _Run, until: float) -> None:
         """Its cell has computed until then."""
@@ -542,19 +486,14 @@ class VirtualNode:
             seconds = self.window.overlap(run.since, until)
             self.tally.batch += run.session.gpus * run.speed * seconds
         run.left -= run.speed * (until - run.since)
-        run.due.add(run.session.gpus * run.speed, run.since, until)
+        self._had(run, run.session.gpus * run.speed, run.since, until)
         run.since = until
 
-    def _end_cell(self, subject: tuple[_Run, int, int]) -> None:
-        run, turn, changes = subject
-        if run.turn != turn or run.changes != changes:
+    def _end_cell(self, run: _Run, changes: int) -> None:
+        if run.changes != changes:
             return
-        self._compute(run, on=False)
-        self._computed(run, self.at)
-        self.tally.computed += run.due.computed
-        # Sums of times are not exact: what is left of a rounding is no delay.
-        delay = self.at - run.sent - run.session.seconds[run.cell]
-        self._count_cell(run, delay if delay > RESOLUTION else 0.0)
+        self._stop(run)
+        self._ended(run)
         self._count_deadline(run, self.at)
         self._promise_ends(run)
         run.cell, run.phase = -1, _Phase.HOLDING
@@ -574,10 +513,10 @@ class VirtualNode:
             run.lease, run.gpus, run.uses = None, (), 0
 
     def _close(self, run: _Run) -> None:
-        run.is_closed = True
+        run.turn += 1
         self._leave(run)
         self._keep_in_memory(run, 0)
-        del self._open[run.number]
+        super()._close(run)
 
     # -- promises -----------------------------------------------------------------
 
@@ -585,7 +524,6 @@ class VirtualNode:
         """Its people name the deadline of its cell when it has its GPUs."""
         if run.until is None or run.is_asked or not self.behaviour.promising.told:
             return
-        assert run.lease is not None
         run.is_asked = True
         left = run.until - self.at
         if left <= 0:
@@ -598,14 +536,12 @@ class VirtualNode:
         """Seconds of computing between two words of how far it is."""
         return max(TELLS, run.session.seconds[run.cell] / STEPS)
 
-    def _progress(self, subject: tuple[_Run, int]) -> None:
-        run, turn = subject
-        if run.turn == turn and run.lease is not None and run.phase is _Phase.COMPUTING:
+    def _progress(self, run: _Run) -> None:
+        if run.phase is _Phase.COMPUTING:
             self._tell_progress(run)
-            self._after(self._tells(run), self._progress, subject)
+            self._later(self._tells(run), self._progress, run)
 
     def _tell_progress(self, run: _Run) -> None:
-        assert run.lease is not None
         whole = run.session.seconds[run.cell]
         left = max(0.0, run.left - run.speed * (self.at - run.since))
         done = int(STEPS * (1.0 - left / whole) + RESOLUTION)
@@ -668,7 +604,7 @@ class VirtualNode:
     def _reading(self, gpu: GpuUuid) -> GpuReading:
         """What is measured on a GPU."""
         if not self._is_measured:
-            return self._readings[gpu]
+            return GpuReading(gpu, None, Bytes(0))
         runs = [
             self._runs[name]
             for name, uuid in self.state.claims
@@ -695,10 +631,6 @@ class VirtualNode:
         turn = None if run.lease is None else self.state.turns.get(run.lease)
         return turn is None or turn.phase is TurnPhase.HOLDS
 
-    def _ask_turn(self, run: _Run) -> None:
-        assert run.lease is not None
-        self._says(run, cmd.AskTurn)
-
     def _turn_moved(self, run: _Run | None) -> None:
         """It was given a turn, or needs none any more, or needs one from now on."""
         if run is None or run.lease is None or not self.behaviour.by_turns:
@@ -708,14 +640,13 @@ class VirtualNode:
             run.turn += 1
             alone = run.lease not in self.state.turns
             wait = 0.0 if alone else self.behaviour.turns.hand_over
-            self._after(wait, self._started, (run, run.turn))
+            self._later(wait, self._start, run)
         elif run.phase is _Phase.COMPUTING and not self._has_turn(run):
-            self._after(self.behaviour.turns.step, self._gate, (run, run.turn))
+            self._later(self.behaviour.turns.step, self._gate, run)
 
-    def _gate(self, subject: tuple[_Run, int]) -> None:
+    def _gate(self, run: _Run) -> None:
         """It has come to its gate: it stops if it was asked for its turn or its memory."""
-        run, turn = subject
-        if run.turn != turn or run.lease is None or run.phase is not _Phase.COMPUTING:
+        if run.phase is not _Phase.COMPUTING:
             return
         if not _one_of(run.number, self.behaviour.gated):
             return  # its next gate is the end of its cell
@@ -726,7 +657,7 @@ class VirtualNode:
             if self._leaves(run):
                 self._move_out(run)
             else:
-                self._ask_turn(run)
+                self._says(run, cmd.AskTurn)
 
     def _is_asked(self, run: _Run) -> bool:
         """Whether it is to stop at its next gate."""
@@ -739,10 +670,6 @@ class VirtualNode:
         recall = None if run.lease is None else self.state.memory_recall(run.lease)
         return recall is not None and recall.is_out
 
-    def _stop(self, run: _Run) -> None:
-        self._compute(run, on=False)
-        self._computed(run, self.at)
-
     # -- parking ----------------------------------------------------------------
 
     def _asked(self, run: _Run) -> None:
@@ -751,7 +678,7 @@ class VirtualNode:
         if run.phase is _Phase.HOLDING and run.cell < 0:
             self._move_out(run)
         elif self.behaviour.by_turns and run.phase is _Phase.COMPUTING:
-            self._after(self.behaviour.turns.step, self._gate, (run, run.turn))
+            self._later(self.behaviour.turns.step, self._gate, run)
         elif run.phase is _Phase.PAUSED and self._leaves(run):
             self._move_out(run)
 
@@ -760,12 +687,9 @@ class VirtualNode:
         run.turn += 1
         self.tally.moves += run.cell >= 0
         wait = self._transfer(run, self.behaviour.cost.to_park(run.resident))
-        self._after(wait, self._moved_out, (run, run.turn))
+        self._later(wait, self._moved_out, run)
 
-    def _moved_out(self, subject: tuple[_Run, int]) -> None:
-        run, turn = subject
-        if run.turn != turn or run.is_closed or run.lease is None:
-            return
+    def _moved_out(self, run: _Run) -> None:
         self.tally.parks += 1
         self._keep_in_memory(run, run.resident * run.session.gpus)
         run.phase = _Phase.PARKED

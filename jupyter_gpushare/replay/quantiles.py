@@ -27,7 +27,6 @@ class Quantiles:
 
     zeros: int = 0
     infinite: int = 0
-    total: float = 0.0
     bins: Counter[int] = field(default_factory=Counter)
 
     @property
@@ -41,12 +40,10 @@ class Quantiles:
             self.infinite += 1
         else:
             self.bins[math.ceil(math.log(value) / _LOG)] += 1
-            self.total += value
 
     def merge(self, other: Quantiles) -> None:
         self.zeros += other.zeros
         self.infinite += other.infinite
-        self.total += other.total
         self.bins.update(other.bins)
 
     def at(self, share: float) -> float | None:
@@ -62,9 +59,3 @@ class Quantiles:
             if seen >= rank:
                 return float(2 * _GROWTH**number / (_GROWTH + 1))
         return math.inf
-
-    @property
-    def mean(self) -> float | None:
-        """Of the finite ones."""
-        finite = self.count - self.infinite
-        return self.total / finite if finite else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from .quantiles import Quantiles
@@ -13,6 +12,7 @@ from .tally import Tally
 HOUR = 3600.0
 GIB = 2**30
 
+#: What the columns of :func:`row` are called.
 HEADINGS = (
     "POLICY",
     "BOUND GPU-H",
@@ -32,11 +32,6 @@ HEADINGS = (
 
 #: The columns that are added where cells have deadlines.
 PROMISES = ("IN TIME %", "MADE", "KEPT %", "DECLINED", "BATCH GPU-H")
-
-
-def headings(*, deadlines: bool) -> tuple[str, ...]:
-    """What the columns of :func:`rows` are called."""
-    return (*HEADINGS, *PROMISES) if deadlines else HEADINGS
 
 
 def figures(variant: Variant, tally: Tally) -> dict[str, Any]:
@@ -87,8 +82,8 @@ def quantiles(sketch: Quantiles) -> dict[str, float | None]:
     return found
 
 
-def row(figure: dict[str, Any], *, deadlines: bool = False) -> tuple[object, ...]:
-    """One line of the table for people."""
+def row(figure: dict[str, Any], *, deadlines: bool) -> tuple[object, ...]:
+    """One line of the table for people; with ``deadlines`` it has the columns of PROMISES."""
     delay = figure["delay"]
     cells = figure["cells"]
     return (
@@ -132,8 +127,3 @@ def span(seconds: float | None) -> str:
         if seconds >= size:
             return f"{seconds / size:.3g}{unit}"
     return f"{seconds:.2g}s" if seconds else "0"
-
-
-def rows(every: Sequence[dict[str, Any]], *, deadlines: bool = False) -> list[tuple[object, ...]]:
-    """The table's lines."""
-    return [row(figure, deadlines=deadlines) for figure in every]

@@ -6,10 +6,11 @@ import heapq
 import multiprocessing
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ..policy.words.model import Bytes
 from .behaviour import Behaviour, Options, PolicyName, behaviour
 from .generate import DAY, Population, Runs
 from .ideal import Ideal
@@ -34,26 +35,27 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Where sessions come from: a population that is made up, or a trace in a file."""
+class TraceFile:
+    """A trace in a file. ``gpu_memory``, in bytes, is what a GPU has."""
 
-    population: Population | Runs | None = None
-    trace: Path | None = None
+    path: Path
+    gpu_memory: int = LARGEST
 
-    def sessions(self, gpu_memory: int = LARGEST) -> Iterator[Session]:
+    def sessions(self) -> Iterator[Session]:
         """All sessions in the order of their start. Raises `TraceError`, `OSError`.
 
         A trace may count its seconds from any instant: here they begin with its first session.
-        ``gpu_memory``, in bytes, is what a GPU has: a trace with more to move is wrong.
+        A trace with more to move than a GPU has is wrong.
         """
-        if self.population is not None:
-            yield from self.population.sessions()
-        if self.trace is not None:
-            with self.trace.open("rb") as file:
-                begin: float | None = None
-                for session in read_trace(file, gpu_memory):
-                    begin = session.start if begin is None else begin
-                    yield session.earlier(begin) if begin else session
+        with self.path.open("rb") as file:
+            begin: float | None = None
+            for session in read_trace(file, self.gpu_memory):
+                begin = session.start if begin is None else begin
+                yield session.earlier(begin) if begin else session
+
+
+#: Where sessions come from: a population that is made up, or a trace.
+Source = Population | Runs | TraceFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,43 +104,34 @@ def assign(sessions: Iterable[Session], nodes: Sequence[int]) -> Iterator[tuple[
         yield node, session
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One policy on every ``of``-th node, beginning with ``part``."""
-
-    source: Source
-    cluster: Cluster
-    window: Window
-    behaviour: Behaviour | None
-    part: int = 0
-    of: int = 1
-
-
-def play(job: Job) -> Tally:
-    """Replay; without a behaviour the clairvoyant schedule."""
-    from ..policy.words.model import Bytes
-
-    sizes, window = job.cluster.nodes, job.window
-    total = Tally()
-    if job.behaviour is None:
-        pool = Ideal(job.cluster.gpus, window)
-        for session in job.source.sessions():
+def play(
+    source: Source,
+    cluster: Cluster,
+    window: Window,
+    behaviour: Behaviour | None,
+    part: int = 0,
+    of: int = 1,
+) -> Tally:
+    """Replay one policy on every ``of``-th node, beginning with ``part``; without a behaviour the
+    clairvoyant schedule on all."""
+    if behaviour is None:
+        pool = Ideal(cluster.gpus, window)
+        for session in source.sessions():
             if session.start < window.end:
                 pool.run_until(session.start)
                 pool.add(session)
         return pool.finish()
+    sizes = cluster.nodes
     nodes = {
-        number: VirtualNode(sizes[number], job.behaviour, window, Bytes(job.cluster.gpu_memory))
-        for number in range(job.part, len(sizes), job.of)
+        number: VirtualNode(sizes[number], behaviour, window, Bytes(cluster.gpu_memory))
+        for number in range(part, len(sizes), of)
     }
-    for number, session in assign(job.source.sessions(), sizes):
+    for number, session in assign(source.sessions(), sizes):
         node = nodes.get(number)
         if node is not None and session.start < window.end:
             node.run_until(session.start)
             node.add(session)
-    for number in list(nodes):
-        total.merge(nodes.pop(number).finish())
-    return total
+    return _sum(nodes.pop(number).finish() for number in list(nodes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,39 +149,25 @@ class Variant:
         return behaviour(self.policy, self.options)
 
 
-class Crew:
-    """Processes that replay; a context manager. With ``workers`` 1 nothing is started."""
-
-    def __init__(self, workers: int = 1) -> None:
-        self.workers = max(1, workers)
-        self._pool: ProcessPoolExecutor | None = None
-
-    def __enter__(self) -> Crew:
-        if self.workers > 1:
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.workers, mp_context=context)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-
-    def replay(
-        self, source: Source, cluster: Cluster, window: Window, variants: Sequence[Variant]
-    ) -> list[Tally]:
-        """One tally for each variant."""
-        parts = min(self.workers, len(cluster.nodes))
-        tallies = []
-        waiting: list[list[Future[Tally]]] = []
+def replay(
+    source: Source,
+    cluster: Cluster,
+    window: Window,
+    variants: Sequence[Variant],
+    workers: int = 1,
+) -> list[Tally]:
+    """One tally for each variant. With one worker no process is started."""
+    if workers == 1:
+        return [play(source, cluster, window, variant.behaviour) for variant in variants]
+    parts = min(workers, len(cluster.nodes))
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        waiting = []
         for variant in variants:
             of = 1 if variant.behaviour is None else parts
-            jobs = [Job(source, cluster, window, variant.behaviour, part, of) for part in range(of)]
-            if self._pool is None:
-                tallies.append(_sum(map(play, jobs)))
-            else:
-                waiting.append([self._pool.submit(play, job) for job in jobs])
-        tallies += [_sum(future.result() for future in futures) for futures in waiting]
-        return tallies
+            job = (source, cluster, window, variant.behaviour)
+            waiting.append([pool.submit(play, *job, part, of) for part in range(of)])
+        return [_sum(future.result() for future in futures) for futures in waiting]
 
 
 def _sum(parts: Iterable[Tally]) -> Tally:
@@ -198,43 +177,29 @@ def _sum(parts: Iterable[Tally]) -> Tally:
     return total
 
 
-def next_try(works: Mapping[int, bool], low: int, high: int) -> int | None:
+def following(works: Mapping[int, bool], low: int, high: int) -> int | None:
     """The next number to try in the search for the most that works, or ``None`` if it is found.
 
     ``works`` is what is known so far, between ``low`` and ``high``. A number that fails is taken
     to mean that all greater ones do. It doubles at first: too many cost the most to find out.
+
+    More people do not always fare worse: others may work out above a number that fails, and a
+    smaller one may fail. So at last the numbers around the bound are tried, too.
     """
     bad = min((count for count, well in works.items() if not well), default=high + 1)
     good = max((count for count, well in works.items() if well and count < bad), default=low - 1)
-    if bad - good <= 1:
-        return None
     if good < low and bad > high:
         return low
-    return min(2 * good, high) if bad > high else (good + bad) // 2
-
-
-def beside(works: Mapping[int, bool], low: int, high: int) -> int | None:
-    """A number near the bound that :func:`next_try` found which was not tried, if there is one.
-
-    More people do not always fare worse: others may work out above a number that fails, and a
-    smaller one may fail. So the numbers around the bound are tried, too.
-    """
-    bad = min((count for count, well in works.items() if not well), default=high + 1)
+    if bad - good > 1:
+        return min(2 * good, high) if bad > high else (good + bad) // 2
     around = (bad - 1, bad - 2, bad + 1, bad + 2)
     return next((count for count in around if low <= count <= high and count not in works), None)
-
-
-def following(works: Mapping[int, bool], low: int, high: int) -> int | None:
-    """The number that a search tries after those in ``works``, or ``None`` if it is finished."""
-    return next_try(works, low, high) or beside(works, low, high)
 
 
 def replay_people(variant: Variant, population: Population, cluster: Cluster, people: int) -> Tally:
     """What is counted with this many people of a population."""
     window = Window(min(WARM_UP, population.seconds / 2), population.seconds)
-    source = Source(replace(population, people=people))
-    with Crew() as crew:
-        return crew.replay(source, cluster, window, [variant])[0]
+    return play(replace(population, people=people), cluster, window, variant.behaviour)
 
 
 def search(

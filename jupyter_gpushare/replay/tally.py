@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 
 from .quantiles import Quantiles
@@ -116,35 +115,6 @@ class Tally:
     def served(self) -> float:
         """GPU time computed, of what would have been with a GPU for everybody; 0 to 1."""
         return self.computed / self.asked if self.asked else 1.0
-
-
-class Due:
-    """What one session's cells have computed of what was due in the window, in GPU-seconds.
-
-    ``alone`` tells when each cell would compute if the session had GPUs of its own.
-    """
-
-    __slots__ = ("_alone", "_done", "_due", "_window")
-
-    def __init__(self, window: Window, alone: Iterator[tuple[float, float]]) -> None:
-        self._window = window
-        self._alone = alone
-        self._due = 0.0
-        self._done = 0.0
-
-    def next_cell(self, gpus: int) -> None:
-        """The next cell was sent."""
-        self._due = gpus * self._window.overlap(*next(self._alone))
-        self._done = 0.0
-
-    def add(self, gpus: float, since: float, until: float) -> None:
-        """It had the time of this many GPUs."""
-        self._done += gpus * self._window.overlap(since, until)
-
-    @property
-    def computed(self) -> float:
-        """Of the cell that was sent last."""
-        return min(self._due, self._done)
 
 
 class Level:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..console.verb import Refused, UsageError, Verb, flag, number, option
+from ..policy.words.model import ParkWhen, Reserve
 from ..protocol.names import RESERVES
 from ..protocol.sizes import parse_size
 from ..protocol.tables import table
 from ..protocol.times import parse_duration
-
-if TYPE_CHECKING:
-    from .run import Scan, Source, Variant
+from .behaviour import TOGETHER, Options, ParkingCost, PolicyName
+from .generate import Population, Runs
+from .plots import plot_comparison
+from .promising import Promising
+from .report import HEADINGS, PROMISES, figures, row
+from .run import Cluster, Scan, Source, TraceFile, Variant, replay, window_of
+from .trace import TraceError, write_trace
 
 PICTURES = (".svg", ".png", ".pdf")
 
@@ -124,13 +128,11 @@ class ReplayApp(Verb):
         source = self._source()
         if self.save:
             return self._write(source)
-        from .behaviour import TOGETHER
-        from .report import figures, headings, rows
-        from .run import Cluster, Crew, window_of
-        from .trace import TraceError
-
+        end = self.until
+        if not isinstance(source, TraceFile):
+            end = source.seconds if end is None else min(end, source.seconds)
         try:
-            scan = self._scan(source, self.gpu_memory)
+            scan = Scan.of(source.sessions(), end)
         except TraceError as error:
             raise Refused(f"{self.trace}, {error}", "bad_request") from None
         except OSError as error:
@@ -143,8 +145,8 @@ class ReplayApp(Verb):
                 "would count"
             )
         workers = self.workers or os.cpu_count() or 1
-        with Crew(min(workers, len(cluster.nodes))) as crew:
-            tallies = crew.replay(source, cluster, window, variants)
+        workers = min(workers, len(cluster.nodes))
+        tallies = replay(source, cluster, window, variants, workers)
         found = [figures(variant, tally) for variant, tally in zip(variants, tallies, strict=True)]
         sessions_per_gpu = scan.open_seconds / scan.end / self.gpus if scan.end else 0.0
         asked_per_gpu = scan.open_gpu_seconds / scan.end / self.gpus if scan.end else 0.0
@@ -169,15 +171,13 @@ class ReplayApp(Verb):
             f"average {sessions_per_gpu:.2f} open sessions with {asked_per_gpu:.2f} GPUs for each "
             f"of {self.gpus} GPUs. Assumed: tasks that compute on a GPU at once get "
             f"{100 * TOGETHER:.0f} % of what one gets alone, all together.\n"
-            + table(headings(deadlines=told), rows(found, deadlines=told)),
+            + table(
+                (*HEADINGS, *PROMISES) if told else HEADINGS,
+                [row(one, deadlines=told) for one in found],
+            ),
         )
 
     def _variants(self) -> list[Variant]:
-        from ..policy.words.model import ParkWhen, Reserve
-        from .behaviour import Options, ParkingCost, PolicyName
-        from .promising import Promising
-        from .run import Variant
-
         if not self.idle_timeout:
             raise UsageError("--idle-timeout must be more than 0: 0 means never")
         options = Options(
@@ -195,31 +195,19 @@ class ReplayApp(Verb):
         for word in dict.fromkeys(self.policies.split(",")):
             if word.strip() not in names:
                 raise UsageError(f"--policies: {word!r} is none of {', '.join(names)}")
-            found.append(Variant(word.strip(), names[word.strip()], replace(options)))
+            found.append(Variant(word.strip(), names[word.strip()], options))
         return found
 
     def _source(self) -> Source:
-        from .generate import Population, Runs
-        from .run import Source
-
         if self.trace:
-            return Source(trace=Path(self.trace))
+            return TraceFile(Path(self.trace), self.gpu_memory)
         if self.load:
-            return Source(Runs(self.load, self.gpus, self.days, self.seed))
+            return Runs(self.load, self.gpus, self.days, self.seed)
         people = self.people or self.gpus
         mix = parse_mix(self.mix)
-        return Source(Population(people, self.days, mix, seed=self.seed))
-
-    def _scan(self, source: Source, gpu_memory: int) -> Scan:
-        from .run import Scan
-
-        ends = (self.until, source.population.seconds if source.population else None)
-        until = min((end for end in ends if end is not None), default=None)
-        return Scan.of(source.sessions(gpu_memory), until)
+        return Population(people, self.days, mix, seed=self.seed)
 
     def _write(self, source: Source) -> int:
-        from .trace import write_trace
-
         if not self.generate:
             raise UsageError("--save goes with --generate")
         try:
@@ -230,8 +218,6 @@ class ReplayApp(Verb):
         return self.say({"file": self.save, "cells": cells}, f"{self.save}: {cells} cells")
 
     def _draw(self, found: list[dict[str, Any]]) -> None:
-        from .plots import plot_comparison
-
         try:
             plot_comparison(found, Path(self.plot))
         except ImportError:

@@ -13,7 +13,6 @@ from jupyter_gpushare.elastic import show as elastic_show
 from jupyter_gpushare.elastic.core import Phase as JobPhase
 from jupyter_gpushare.elastic.core import Rank, Status, told
 from jupyter_gpushare.jobs import show
-from jupyter_gpushare.jobs.core import Phase
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&"
 FLOATS = st.floats(allow_nan=True, allow_infinity=True)
@@ -48,12 +47,6 @@ def test_colours_can_be_told_from_the_ground_of_each_theme() -> None:
     for colour in (*show.COLOURS, show.GOOD, show.BAD, show.NEUTRAL):
         for ground in ("#ffffff", "#111111"):
             assert contrast(colour, ground) >= 3.0, (colour, ground)
-
-
-def test_text_has_the_pages_own_colour() -> None:
-    html = show.bar({Phase.DONE: 2, Phase.FAILED: 1}, "all") + show.plot("loss", {0: [1.0, 0.5]})
-    assert "color:inherit" in show.table([{"model": 0}])
-    assert not re.search(r"[^-]color:#", html)
 
 
 def test_the_plot_says_in_words_what_it_draws_and_names_the_best_lines() -> None:

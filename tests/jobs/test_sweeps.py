@@ -24,8 +24,7 @@ from support.node import WITHIN, RunningNode, until
 from support.runningpool import PoolHost, RunningPool
 
 from jupyter_gpushare.jobs.best import Best
-from jupyter_gpushare.jobs.core import End, Phase
-from jupyter_gpushare.jobs.hostside import Attempt
+from jupyter_gpushare.jobs.core import Phase
 from jupyter_gpushare.jobs.records import SweepError
 from jupyter_gpushare.jobs.sweeps import Sweep, sweep
 from jupyter_gpushare.jobs.worker import Code, plain
@@ -337,18 +336,6 @@ def test_a_model_may_be_a_function_of_a_file_with_its_own_imports(
     running = sweep(Code(str(tmp_path / "f.py"), text, "fit"), [1, 2], memory="8GiB", every=0.1)
     assert running.wait(WITHIN)
     assert [model.result for model in running.models()] == [8, 9]
-
-
-@pytest.mark.parametrize(
-    ("code", "why"),
-    [(0, "ended with the exit code 0"), (3, "exit code 3"), (-9, "was killed by SIGKILL")],
-)
-def test_a_worker_that_ends_without_a_word_is_a_fault_of_the_host(code: int, why: str) -> None:
-    attempt = object.__new__(Attempt)
-    attempt._stopped = False
-    end, said = attempt._judged({}, code)
-    assert end is End.HOST_FAULT
-    assert why in said
 
 
 def test_results_are_plain() -> None:

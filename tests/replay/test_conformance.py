@@ -29,7 +29,7 @@ from jupyter_gpushare.replay.trace import Session
 MEMORY = 24 * GIB
 CONFIG = (
     "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.1\n"
-    "c.Policy.heartbeat_timeout = 1000.0\nc.Policy.idle_timeout = {idle}\n"
+    "c.Policy.heartbeat_timeout = 1000.0\nc.Policy.idle_timeout = 0.2\n"
     "c.Policy.notify_before = 0.0\n"
 )
 Granted = tuple[str, tuple[int, ...]]
@@ -56,10 +56,7 @@ class Body:
         if self.lease is not None:
             self.call = self.client.send(Method.RESUME, lease=self.lease)
             return
-        memory = {} if self.one.memory is None else {"memory": self.one.memory}
-        self.call = self.client.ask(
-            name=self.one.name, kernel_id=self.one.name, gpus=self.one.gpus, **memory
-        )
+        self.call = self.client.ask(name=self.one.name, kernel_id=self.one.name, gpus=self.one.gpus)
 
     def granted(self) -> bool:
         assert self.call is not None
@@ -93,11 +90,9 @@ class Body:
 class Drive:
     """Plays a trace in the order of its times; what takes real time is waited for."""
 
-    def __init__(self, admin: NodeClient, bodies: dict[str, Body], *, parks: bool) -> None:
-        """``parks``: whether idle leases are asked for their GPUs at all."""
+    def __init__(self, admin: NodeClient, bodies: dict[str, Body]) -> None:
         self.admin = admin
         self.bodies = bodies
-        self.parks = parks
         self.waiting: dict[str, Callable[[float], None]] = {}
         self.holding: set[str] = set()
         self.resting: set[str] = set()
@@ -168,7 +163,7 @@ class Drive:
         known = {row["environment"] for row in status["leases"] if row["phase"] != "ended"}
         claims = sum(gpu["tasks"] for gpu in status["gpus"])
         waits = {row["environment"] for row in status["leases"] if row["position"] is not None}
-        if self.parks and waits and self.resting & self.holding:
+        if waits and self.resting & self.holding:
             return False  # who is idle will be asked for its GPUs
         return (
             claims == sum(len(row["gpus"]) for row in held)
@@ -192,7 +187,7 @@ def granted_by(node: RunningNode, admin: NodeClient) -> list[Granted]:
         ]
 
 
-def node_of(directory: Path, sessions: Sequence[Session], gpus: int, idle: float) -> RunningNode:
+def node_of(directory: Path, sessions: Sequence[Session], gpus: int) -> RunningNode:
     tokens = directory / "tokens.json"
     tokens.touch(0o600)
     people: list[dict[str, Any]] = [
@@ -203,42 +198,22 @@ def node_of(directory: Path, sessions: Sequence[Session], gpus: int, idle: float
     return RunningNode(
         directory,
         simulate=f"{gpus}x24GiB",
-        config=CONFIG.format(idle=idle),
+        config=CONFIG,
         arguments=[f"--token-file={tokens}"],
     )
 
 
-CROWD = [
-    session("ann", 0, 100, (0, 60)),
-    session("ben", 1, 90, (2, 30), (50, 10)),
-    session("cat", 3, 200, (10, 40), gpus=2),
-    session("dan", 4, 160, (12, 20)),
-    session("eve", 5, 170, (15, 20), memory=8 * GIB),
-    session("fay", 6, 190, (16, 20), memory=8 * GIB),
-    session("gus", 7, 180, (110, 20)),
-    session("hal", 8, 300, (20, 20), gpus=2),
-]
-
-
-def played(directory: Path, crowd: Sequence[Session], gpus: int, *, parks: bool) -> list[Granted]:
+def played(directory: Path, crowd: Sequence[Session], gpus: int) -> list[Granted]:
     """The grants of a real node manager to real processes that follow these sessions."""
     with contextlib.ExitStack() as stack:
-        node = stack.enter_context(node_of(directory, crowd, gpus, 0.2 if parks else 0.0))
+        node = stack.enter_context(node_of(directory, crowd, gpus))
         admin = stack.enter_context(node.client("root"))
         bodies = {}
         for one in crowd:
             body = bodies[one.name] = Body(node, one)
             stack.callback(body.close)
-        Drive(admin, bodies, parks=parks).play(crowd)
+        Drive(admin, bodies).play(crowd)
         return granted_by(node, admin)
-
-
-def test_processes_that_hold_until_they_end(tmp_path: Path) -> None:
-    """One and two GPUs, whole and in part; who fits overtakes who does not."""
-    expected = simulated(PolicyName.HELD, CROWD, 2)
-    assert len(expected) == len(CROWD)
-    assert [name for name, _gpus in expected] != [one.name for one in CROWD], "nobody overtakes"
-    assert played(tmp_path, CROWD, 2, parks=False) == expected
 
 
 @pytest.mark.story
@@ -251,4 +226,4 @@ def test_processes_that_are_parked_when_they_are_idle(tmp_path: Path) -> None:
     ]
     expected = simulated(PolicyName.PARK, crowd, 1)
     assert [name for name, _ in expected] == ["ann", "ben", "cat", "ann", "ben", "ann", "cat"]
-    assert played(tmp_path, crowd, 1, parks=True) == expected
+    assert played(tmp_path, crowd, 1) == expected

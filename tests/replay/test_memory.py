@@ -106,24 +106,6 @@ def test_the_same_jump_is_none_where_memory_is_free(needs: dict[str, tuple[int, 
     assert play(PolicyName.PARK, [alice], follows=Reserve.QUOTA).out_of_memory == 0
 
 
-def test_reservations_that_follow_let_others_in(needs: dict[str, tuple[int, ...]]) -> None:
-    """With the whole GPU reserved Bob waits for Alice's cell; by her estimate he does not."""
-    needs["alice"] = needs["bob"] = (8,)
-    crowd = [
-        person("alice", (0, 2000), resident=8 * GIB),
-        person("bob", (100, 100), resident=8 * GIB),
-    ]
-    waits = {
-        reserve: play(PolicyName.PARK, crowd, follows=reserve).first.at(1.0)
-        for reserve in (Reserve.WHOLE, Reserve.ESTIMATE)
-    }
-    whole, follows = waits[Reserve.WHOLE], waits[Reserve.ESTIMATE]
-    assert whole is not None
-    assert whole > 1000
-    assert follows is not None
-    assert follows < 5
-
-
 @pytest.mark.parametrize("reserve", [Reserve.QUOTA, Reserve.ESTIMATE])
 def test_a_crowd_whose_reservations_follow_keeps_the_promises(reserve: Reserve) -> None:
     """Parked, resumed, lifted and recalled: the policy's invariants hold after each command."""

@@ -11,7 +11,6 @@ from support.replayed import Checked, session
 from jupyter_gpushare.replay.behaviour import Options, PolicyName, behaviour
 from jupyter_gpushare.replay.generate import DAY, Runs
 from jupyter_gpushare.replay.promising import SLACK, Promising
-from jupyter_gpushare.replay.run import Cluster, Crew, Source, Variant
 from jupyter_gpushare.replay.tally import Tally, Window
 from jupyter_gpushare.replay.trace import Session
 
@@ -92,14 +91,6 @@ def test_batch_sessions_have_no_deadlines_and_are_counted() -> None:
     assert tally.batch == pytest.approx(200.0)
 
 
-def test_without_deadlines_turns_and_promises_are_the_same() -> None:
-    some = list(Runs(0.8, 1, 0.1).sessions())
-    plain = Options(moves=False)
-    turns, told = (play(name, some, plain) for name in (PolicyName.TURNS, PolicyName.PROMISES))
-    assert turns.delay.at(0.9) == told.delay.at(0.9)
-    assert turns.commands == told.commands
-
-
 def test_the_dice_are_the_sessions_own() -> None:
     some = list(Runs(0.8, 4, 3.0).sessions())
     promising = Promising(part=0.3, error=2.0, batch=0.3)
@@ -118,14 +109,3 @@ def test_runs_ask_for_their_load() -> None:
     asked = sum(each.seconds[0] for each in some) / (8 * 20 * DAY)
     assert asked == pytest.approx(0.8, rel=0.1)
     assert all(each.end == each.start + each.seconds[0] for each in some)
-
-
-@pytest.mark.story
-def test_promises_are_kept_at_four_fifths_load() -> None:
-    options = Options(promising=Promising(0.3, 1.5, 0.3), moves=False)
-    variant = Variant("promises", PolicyName.PROMISES, options)
-    window = Window(0.05 * DAY, 0.5 * DAY)
-    with Crew() as crew:
-        (tally,) = crew.replay(Source(Runs(0.8, 3, 0.5, 4)), Cluster(3, 1), window, [variant])
-    assert tally.made >= 15
-    assert tally.kept >= 0.99 * tally.made

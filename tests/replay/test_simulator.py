@@ -25,15 +25,13 @@ from jupyter_gpushare.replay.generate import DAY, Population
 from jupyter_gpushare.replay.node import VirtualNode
 from jupyter_gpushare.replay.run import (
     Cluster,
-    Crew,
     Scan,
-    Source,
+    TraceFile,
     Variant,
     assign,
-    beside,
-    next_try,
+    following,
+    replay,
     search,
-    window_of,
     works_out,
 )
 from jupyter_gpushare.replay.tally import Tally, Window
@@ -185,15 +183,6 @@ def test_who_comes_to_a_gpu_or_leaves_it_changes_the_speed_of_the_others() -> No
     assert tally.computed <= tally.busy
 
 
-def test_shared_gpus_are_not_given_more_than_their_time() -> None:
-    """A class with 4 GiB each was “served” more than there was, and than the clairvoyant."""
-    crowd = [session(f"s{n}", 0, 400, (0, 300), memory=4 * GIB) for n in range(8)]
-    window = Window(0.0, 400.0)
-    tally, _grants = play(PolicyName.PARK, crowd, window=window)
-    assert tally.computed <= TOGETHER * tally.busy + 1e-6
-    assert tally.computed <= tally.capacity < tally.asked
-
-
 def test_only_what_is_in_the_window_counts() -> None:
     tally, _grants = play(PolicyName.HELD, [ALICE], window=Window(50.0, 220.0))
     # Its first cell was sent before, its second goes on after.
@@ -201,15 +190,6 @@ def test_only_what_is_in_the_window_counts() -> None:
     assert tally.busy == pytest.approx(50 + 20)
     assert tally.bound == pytest.approx(170)
     assert tally.capacity == pytest.approx(170)
-
-
-def test_memory_is_shared_as_the_product_shares_it() -> None:
-    small = [session(name, 0, 100, (0, 50), memory=30 * GIB) for name in ("a", "b", "c")]
-    tally, grants = play(PolicyName.HELD, small)
-    # Slowed down by each other, two end later; then the third can come.
-    assert [grant.at for grant in grants] == [0.0, 0.0, pytest.approx(50 + 100 / TOGETHER)]
-    # Two compute on the one GPU at once: it is bound, and busy, once.
-    assert tally.busy == pytest.approx(100 / TOGETHER + 50)
 
 
 def test_what_can_never_be_is_refused_and_said() -> None:
@@ -400,10 +380,8 @@ def test_processes_share_the_hosts_and_find_the_same(tmp_path: Path) -> None:
     cluster, window = Cluster(11, node_gpus=4), Window(0.0, 1.5 * DAY)
     assert cluster.nodes == (4, 4, 3)
     variants = [Variant(name.value, name, QUICK) for name in PolicyName]
-    with Crew(1) as crew:
-        alone = crew.replay(Source(population), cluster, window, variants)
-    with Crew(2) as crew:
-        shared = crew.replay(Source(trace=path), cluster, window, variants)
+    alone = replay(population, cluster, window, variants)
+    shared = replay(TraceFile(path), cluster, window, variants, workers=2)
     for one, other in zip(alone, shared, strict=True):
         assert one.cells == other.cells
         assert one.delay.bins == other.delay.bins
@@ -434,15 +412,11 @@ def test_a_scan_counts_what_is_asked() -> None:
 def test_the_search_finds_the_most(low: int, width: int, truth: int) -> None:
     high = low + width
     works: dict[int, bool] = {}
-    while (count := next_try(works, low, high)) is not None:
+    while (count := following(works, low, high)) is not None:
         assert low <= count <= high
         assert count not in works
         works[count] = count <= truth
-        assert len(works) < 20
-    while (count := beside(works, low, high)) is not None:
-        assert low <= count <= high
-        assert count not in works
-        works[count] = count <= truth
+        assert len(works) < 24
     best = max((count for count, well in works.items() if well), default=None)
     assert best == (min(truth, high) if truth >= low else None)
 
@@ -450,36 +424,12 @@ def test_the_search_finds_the_most(low: int, width: int, truth: int) -> None:
 def test_people_who_fare_better_where_fewer_fared_worse_are_found() -> None:
     fails = {14, 16, 17}
     works: dict[int, bool] = {}
-    while (count := next_try(works, 8, 40) or beside(works, 8, 40)) is not None:
+    while (count := following(works, 8, 40)) is not None:
         works[count] = count not in fails and count < 20
     # The bisection alone ends between 15 and 16.
     assert {13, 14, 15, 16} <= works.keys()
     assert not works[14]
     assert works[15]
-
-
-@given(
-    crowds(),
-    st.sampled_from([PolicyName.PARK, PolicyName.TURNS, PolicyName.SESSION]),
-    st.integers(0, 2**31),
-)
-@settings(deadline=None, max_examples=20)
-def test_a_trace_may_count_from_any_instant(
-    tmp_path_factory: pytest.TempPathFactory, crowd: list[Session], name: PolicyName, instant: int
-) -> None:
-    first = tmp_path_factory.mktemp("traces")
-    found = []
-    for number, shift in enumerate((0, instant, 1_600_000_000)):
-        path = first / f"{number}.csv"
-        with path.open("w", encoding="utf-8", newline="") as file:
-            write_trace([one.earlier(-float(shift)) for one in crowd], file)
-        source = Source(trace=path)
-        scan = Scan.of(source.sessions())
-        window = window_of(scan, None, is_made_up=False)
-        with Crew() as crew:
-            tallies = crew.replay(source, Cluster(2), window, [Variant("one", name, QUICK)])
-        found.append((scan, window, tallies))
-    assert found[0] == found[1] == found[2]
 
 
 def test_session_binding_serves_one_person_for_each_gpu() -> None:

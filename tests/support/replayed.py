@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd
@@ -40,15 +39,16 @@ class Grant(NamedTuple):
     gpus: tuple[int, ...]
 
 
-@dataclass
 class Checked(VirtualNode):
     """A node whose policy's promises are checked after each command.
 
     ``every_tick``: also those that can change nothing are sent.
     """
 
-    every_tick: bool = False
-    grants: list[Grant] = field(default_factory=list)
+    def __init__(self, *given: Any, every_tick: bool = False) -> None:
+        self.every_tick = every_tick
+        self.grants: list[Grant] = []
+        super().__init__(*given)
 
     def _submit(self, command: cmd.Command) -> core.Decision:
         decision = super()._submit(command)
