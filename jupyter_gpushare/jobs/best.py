@@ -41,9 +41,7 @@ def best(
     its name tells (``accuracy`` and the like).
     """
     kept = list(results)
-    if key is None:
-        numbers = (name for _, came in kept for name in came if is_number(came[name]))
-        key = next((name for name in numbers if name not in COUNTS), None)
+    key = key or first_number(kept)
     if key is None:
         return None
     if most is None:
@@ -53,6 +51,12 @@ def best(
         return None
     number, value = (max if most else min)(found, key=lambda one: one[1])
     return Best(number, key, value, most)
+
+
+def first_number(results: Iterable[tuple[int, Mapping[str, Any]]]) -> str | None:
+    """The name of the first number in them that is no count."""
+    numbers = (name for _, came in results for name in came if is_number(came[name]))
+    return next((name for name in numbers if name not in COUNTS), None)
 
 
 def is_number(value: object) -> bool:

@@ -16,7 +16,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..client.words.display import notebook_publisher
-from .best import COUNTS, is_number
+from .best import first_number, is_number
 from .core import Phase
 
 if TYPE_CHECKING:
@@ -201,15 +201,6 @@ def _colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
-def metric_of(reports: Iterable[tuple[int, Mapping[str, Any]]]) -> str | None:
-    """The first number that is reported and is no step."""
-    for _, said in reports:
-        for key, value in said.items():
-            if isinstance(value, float | int) and key not in COUNTS:
-                return key
-    return None
-
-
 def page(
     status: Status, reports: Sequence[tuple[int, Mapping[str, Any]]], rows: list[dict[str, Any]]
 ) -> str:
@@ -217,7 +208,7 @@ def page(
     bars = [bar(status.counts, f"all of {status.name}")]
     bars += [bar(counts, host) for host, counts in sorted(status.by_host.items())]
     why = [f"<div>{escape(host)}: {escape(said)}</div>" for host, said in status.why.items()]
-    metric, lines = metric_of(reports), dict[int, list[float]]()
+    metric, lines = first_number(reports), dict[int, list[float]]()
     for number, said in reports:
         if isinstance(value := said.get(metric or ""), float | int):
             lines.setdefault(number, []).append(value)

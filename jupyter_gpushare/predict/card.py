@@ -103,7 +103,7 @@ def _by_kind(kinds: Mapping[str, Any], *, in_points: bool) -> str:
     head = ["kind", "way", "unseen families: median", "nine of ten"]
     if not in_points:
         head += ["too little (p90 of this kind alone)"]
-    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    rows = []
     for kind, ways in kinds.items():
         for way, told in ways.items():
             values = (told["median error"], told["p90 error"])
@@ -111,15 +111,20 @@ def _by_kind(kinds: Mapping[str, Any], *, in_points: bool) -> str:
             cells += [f"{one:.1f} points" if in_points else f"{one:.1%}" for one in values]
             if not in_points:
                 cells.append(f"{told['under p90']:.1%}")
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+            rows.append(cells)
+    return _lines(head, rows)
+
+
+def _lines(head: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(cells) + " |" for cells in (head, *rows)]
+    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]]) + "\n"
 
 
 def _table(figures: Mapping[str, Any], *, in_points: bool) -> str:
     head = ["way", "unseen families: median", "nine of ten", "unseen models: median"]
     if not in_points:
         head += ["too little (p90)", "reserved too much (p90, median)"]
-    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    rows = []
     for way, name in WAYS.items():
         unseen, near = figures["unseen families"][way], figures["unseen models"][way]
         cells = [name]
@@ -127,5 +132,5 @@ def _table(figures: Mapping[str, Any], *, in_points: bool) -> str:
             cells.append(f"{value:.1f} points" if in_points else f"{value:.1%}")
         if not in_points:
             cells += [f"{unseen['under p90']:.1%}", f"{unseen['over p90']:.1%}"]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        rows.append(cells)
+    return _lines(head, rows)

@@ -148,35 +148,36 @@ class Predictor:
         )
 
     def _utilisation(self, features: Features, kind: Hardware) -> float:
-        base = analytic.utilisation(features, kind)
-        trained = self._trained[Metric.UTILISATION]
-        if kind.name not in self._rates:
-            share = base
-        elif trained.is_source:
-            share = trained.model.value(vector(features, kind))
-        else:
-            share = base + trained.model.value(relative(features, kind, base))
+        share = analytic.utilisation(features, kind)
+        if kind.name in self._rates:
+            is_all, told = self._told(Metric.UTILISATION, features, kind, share)
+            share = told if is_all else share + told
         return min(max(share, 1.0), 100.0)
 
     def _memory(self, features: Features, kind: Hardware) -> float:
         base = analytic.memory(features, kind)
-        trained = self._trained[Metric.MEMORY]
         if kind.name not in self._rates or not base:
             return base
-        if trained.is_source:
-            return math.exp(trained.model.value(vector(features, kind)))
-        return base * math.exp(trained.model.value(relative(features, kind, base)))
+        is_all, told = self._told(Metric.MEMORY, features, kind, base)
+        return math.exp(told) if is_all else base * math.exp(told)
 
     def _seconds(self, features: Features, kind: Hardware, share: float) -> float:
         """One iteration."""
-        trained = self._trained[Metric.TIME]
         rates = self._rates.get(kind.name)
         if rates is None or not features.nodes:
             return analytic.seconds(features, kind)
-        if trained.is_source:
-            return math.exp(trained.model.value(vector(features, kind, share)))
         base = analytic.calibrated(features, rates)
-        return base * math.exp(trained.model.value(relative(features, kind, base, share)))
+        is_all, told = self._told(Metric.TIME, features, kind, base, share)
+        return math.exp(told) if is_all else base * math.exp(told)
+
+    def _told(
+        self, metric: Metric, features: Features, kind: Hardware, base: float, *share: float
+    ) -> tuple[bool, float]:
+        """What the model says, and whether that is all, or what ``base`` leaves over."""
+        trained = self._trained[metric]
+        if trained.is_source:
+            return True, trained.model.value(vector(features, kind, *share))
+        return False, trained.model.value(relative(features, kind, base, *share))
 
 
 def power(kind: Hardware) -> tuple[float, ...]:

@@ -84,15 +84,15 @@ def model_of(name: str, memory: int) -> str:
 
 def _known(name: str, memory: int) -> Hardware | None:
     """The kind whose model is a word of the name; of several, the one with the nearest memory."""
-    words = re.split(r"[\s\-_()/]+", name.upper())
-    best: tuple[int, float, Hardware] | None = None
-    for kind in KINDS:
-        model = [part for part in kind.name.upper().split() if not part.endswith("GB")]
-        if all(part in words for part in model):
-            rank = (-len(model), abs(kind.memory - memory), kind)
-            if best is None or rank[:2] < best[:2]:
-                best = rank
-    return None if best is None else best[2]
+    words = set(re.split(r"[\s\-_()/]+", name.upper()))
+    found = [kind for kind in KINDS if _model(kind) <= words]
+    return min(
+        found, key=lambda kind: (-len(_model(kind)), abs(kind.memory - memory)), default=None
+    )
+
+
+def _model(kind: Hardware) -> set[str]:
+    return {part for part in kind.name.upper().split() if not part.endswith("GB")}
 
 
 def _plain(name: str) -> str:

@@ -5,18 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from .features import Features, Hardware
 from .table import KINDS
 
 Numbers = Sequence[float]
-
-
-class Model(Protocol):
-    """Numbers in, a number out."""
-
-    def value(self, numbers: Numbers) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +58,18 @@ class Mlp:
         return now[0] * self.scale + self.mean
 
 
+#: Numbers in, a number out.
+Model = Trees | Mlp
+
+
 def read_model(document: Mapping[str, Any]) -> Model:
     """Raises `ValueError` where the document is no model."""
     try:
         if document["is"] == "trees":
-            trees = tuple(tuple(_node(node) for node in tree) for tree in document["trees"])
+            trees = tuple(
+                tuple((int(place), float(told), int(a), int(b)) for place, told, a, b in tree)
+                for tree in document["trees"]
+            )
             return Trees(float(document["start"]), float(document["rate"]), trees)
         if document["is"] == "mlp":
             layers = tuple(
@@ -85,11 +86,6 @@ def read_model(document: Mapping[str, Any]) -> Model:
         raise ValueError(f"no known model: {document['is']!r}")
     except (KeyError, TypeError) as error:
         raise ValueError(f"this is no model: {error!r}") from error
-
-
-def _node(node: Sequence[Any]) -> tuple[int, float, int, int]:
-    place, threshold, left, right = node
-    return int(place), float(threshold), int(left), int(right)
 
 
 def relative(

@@ -75,12 +75,12 @@ class Data:
     def loss(self, told: Array, rows: Rows) -> float:
         """What a choice makes small: the median error; of the memory, of which enough for nine of
         ten is reserved, the error that nine of ten stay below."""
-        truth = self.truth[rows]
-        errors = np.abs(told / truth - 1) if self.is_ratio else np.abs(told - truth)
-        return float(np.quantile(errors, 0.9 if self.metric is Metric.MEMORY else 0.5))
+        share = 0.9 if self.metric is Metric.MEMORY else 0.5
+        return float(np.quantile(self.errors(told, rows), share))
 
-    def errors(self, told: Array) -> Array:
-        return np.abs(told / self.truth - 1) if self.is_ratio else np.abs(told - self.truth)
+    def errors(self, told: Array, rows: Rows = ...) -> Array:
+        truth = self.truth[rows]
+        return np.abs(told / truth - 1) if self.is_ratio else np.abs(told - truth)
 
 
 def data_of(metric: Metric, records: Iterable[Record]) -> Data:
@@ -153,11 +153,6 @@ def fit_mlp(data: Data, rows: Rows) -> dict[str, Any]:
         "mean": mean,
         "scale": scale,
     }
-
-
-def fit_trees(given: Array, wanted: Array) -> dict[str, Any]:
-    """Boosted trees on what the base estimate leaves over."""
-    return exported(boosted(given, wanted))
 
 
 def boosted(given: Array, wanted: Array) -> Any:
@@ -239,7 +234,7 @@ def trees_of(data: Data, rows: Rows, strength: float, base: Array) -> dict[str, 
     """Trees over what the base leaves."""
     base = np.maximum(base, 1e-9)
     left = data.scaled(data.truth[rows]) - data.scaled(base)
-    found = fit_trees(relatives(data, rows, base), left)
+    found = exported(boosted(relatives(data, rows, base), left))
     return {**found, "start": found["start"] * strength, "rate": found["rate"] * strength}
 
 
@@ -349,8 +344,9 @@ def figures(data: Data, told: Array) -> dict[str, float]:
 
 def leave_one_out_p90(ratio: Array, families: Array, enough: float) -> Array:
     """For each record the p90 of the ratios of the other families, so that none judges itself."""
+    others = (ratio[families != own] for own in families)
     return np.array(
-        [max(1.0, float(np.quantile(ratio[families != own], enough))) for own in families]
+        [max(1.0, float(np.quantile(one, enough))) if one.size else 1.0 for one in others]
     )
 
 

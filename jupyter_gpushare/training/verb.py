@@ -6,14 +6,14 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from ..cli.ledger import LedgerVerb, as_owner_of
 from ..console.verb import Refused, UsageError, Verb, flag
+from ..predict.card import card_text
+from ..predict.estimates import Predictor, WrongModels
+from ..predict.records import MODELS_FILE, RECORDS_FILE, Record, read_lines, shipped
 from ..protocol.messages import Method
-
-if TYPE_CHECKING:
-    from ..predict.records import Record
 
 
 class PredictorVerb(LedgerVerb):
@@ -43,9 +43,6 @@ class PredictorRetrainApp(PredictorVerb):
     """
 
     def work(self, arguments: list[str]) -> int:
-        from ..predict.card import card_text
-        from ..predict.records import MODELS_FILE, RECORDS_FILE, shipped
-
         try:
             from .fit import train
         except ImportError as error:
@@ -68,8 +65,6 @@ class PredictorRetrainApp(PredictorVerb):
         )
 
     def _own(self, place: Path) -> list[Record]:
-        from ..predict.records import read_lines
-
         with as_owner_of(place):
             if not place.exists():
                 return []
@@ -88,10 +83,6 @@ class PredictorCardApp(PredictorVerb):
     shipped = flag("The card of the models that come with the package.")
 
     def work(self, arguments: list[str]) -> int:
-        from ..predict.card import card_text
-        from ..predict.estimates import Predictor, WrongModels
-        from ..predict.records import MODELS_FILE
-
         place = None if self.shipped else self.beside(MODELS_FILE)
         try:
             used = Predictor.load(place if place is not None and place.exists() else None)

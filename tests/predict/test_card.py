@@ -16,6 +16,7 @@ from jupyter_gpushare.cli.app import find
 from jupyter_gpushare.predict import records
 from jupyter_gpushare.predict.card import card_text
 from jupyter_gpushare.predict.estimates import SHIPPED, Metric, Predictor
+from jupyter_gpushare.training import verb as verb_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/predictor-card.md"
 
@@ -91,7 +92,7 @@ def test_retrained_models_are_beside_the_ledger_and_know_the_nodes_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     few = [r for r in records.shipped() if r.family in ("mlp", "gpt") and r.hardware.cores == 1]
-    monkeypatch.setattr(records, "shipped", lambda: few[::3])
+    monkeypatch.setattr(verb_of, "shipped", lambda: few[::3])
     ledger = tmp_path / "ledger.sqlite"
     kind = replace(few[0].hardware, name="Own GPU", capability=9.0, cores=99)
     own = [replace(record, hardware=kind, family="own", name="") for record in few[::4]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import sys
@@ -107,12 +108,9 @@ def _shapes(things: list[Any]) -> tuple[int, int]:
     """The batch size and the count of elements of the inputs, by their shapes."""
     batch, elements = 1, 0
     for shape in things:
-        size = 1
-        for length in shape:
-            size *= length
         if elements == 0 and len(shape):
             batch = int(shape[0])
-        elements += size
+        elements += math.prod(shape)
     return batch, elements
 
 

@@ -102,29 +102,20 @@ def functional(model: Any) -> Any:
 
 def framework_of(model: Any) -> str:
     """The framework of a model. Raises `DryRunFailed`."""
-    for name, of in (("torch", _is_torch), ("keras", _is_keras), ("jax", _is_jax)):
-        if (loaded := sys.modules.get(name)) is not None and of(loaded, model):
-            return "tensorflow" if name == "keras" else name
+    torch, keras = sys.modules.get("torch"), sys.modules.get("keras")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        return "torch"
+    if isinstance(model, getattr(keras, "Model", ())):
+        return "tensorflow"
+    is_layer = isinstance(model, getattr(keras, "Layer", ()))
+    is_pair = isinstance(model, tuple) and len(model) == 2 and callable(model[0])
+    if sys.modules.get("jax") is not None and not is_layer and (callable(model) or is_pair):
+        return "jax"
     raise DryRunFailed(
         "unknown",
         f"No torch module, Keras model or function of JAX: {type(model).__name__}.",
         "Import the framework first, and pass the model itself.",
     )
-
-
-def _is_torch(torch: Any, model: Any) -> bool:
-    return isinstance(model, torch.nn.Module)
-
-
-def _is_keras(keras: Any, model: Any) -> bool:
-    return isinstance(model, getattr(keras, "Model", ()))
-
-
-def _is_jax(_jax: Any, model: Any) -> bool:
-    keras = sys.modules.get("keras")
-    if keras is not None and isinstance(model, getattr(keras, "Layer", ())):
-        return False
-    return callable(model) or (isinstance(model, tuple) and len(model) == 2 and callable(model[0]))
 
 
 def _answer(done: subprocess.CompletedProcess[bytes], iterations: int) -> Features:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -290,10 +291,7 @@ def _recurrent_backward(x: Any, w1: Any, w2: Any, *args: Any, **kwargs: Any) -> 
 
 def _attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> int:
     *outer, rows, width = query.shape
-    columns = key.shape[-2]
-    pairs = rows * columns
-    for length in outer:
-        pairs *= length
+    pairs = math.prod(outer) * rows * key.shape[-2]
     return int(2 * pairs * (width + value.shape[-1]))
 
 

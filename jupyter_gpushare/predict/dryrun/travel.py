@@ -90,7 +90,7 @@ def _numpy(numpy: Any, thing: Any) -> dict[str, Any] | None:
     return {"shape": tuple(thing.shape), "dtype": thing.dtype.str}
 
 
-def pack(thing: Any, keras_model: Callable[[Any], Any] | None = None) -> bytes:
+def pack(thing: Any) -> bytes:
     """``thing`` without its numbers. Raises `DryRunFailed`."""
     try:
         import cloudpickle
