@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from support.node import RunningNode, until
 
 from jupyter_gpushare import elastic
-from jupyter_gpushare.elastic import training
+from jupyter_gpushare.elastic import checkpoints, training
 from jupyter_gpushare.elastic.core import workers_text
 from jupyter_gpushare.elastic.leader import Leader
 from jupyter_gpushare.elastic.records import Plan, Records
@@ -177,6 +178,11 @@ def test_it_outlives_its_first_worker_and_goes_on_from_the_breakpoint(
     before = job.status().restarts
     os.kill(pid_of(job, 0), signal.SIGKILL)
     until(lambda: job.status().restarts > before, "it begins anew", WITHIN)
+    leader = psutil.Process(job.leader)
+    found: list[Any] = []
+    for process in (leader, *leader.children(recursive=True)):
+        found += process.net_connections("tcp")
+    assert {one.laddr.ip for one in found} == {"127.0.0.1"}, "ranks listen to this host alone"
     status = done(job, tmp_path, 800)
     assert job.result() == {"steps": 800}
     check_samples(tmp_path, 240, 80, again=1)
@@ -225,27 +231,6 @@ def test_a_released_job_stops_as_a_whole_and_can_go_on(node: RunningNode, tmp_pa
 
 
 @pytest.mark.story
-def test_a_leader_that_dies_is_replaced_and_a_damaged_checkpoint_is_passed_over(
-    node: RunningNode, tmp_path: Path
-) -> None:
-    job = begun(tmp_path, 1, "led")
-    job.stop()
-    assert job.status().phase is elastic.Phase.STOPPED
-    saved = job.checkpoint()
-    assert saved is not None
-    saved.write_bytes(saved.read_bytes()[:-7])
-    again = elastic.load("led")
-    until(lambda: len(entries(again.status())) > 1, "it goes on", WITHIN)
-    assert any("is damaged" in text for _, text in again.status().said)
-    first = again.leader
-    os.kill(first, signal.SIGKILL)
-    until(lambda: len(entries(again.status())) > 2, "another leader goes on", WITHIN)
-    assert again.leader != first
-    status = done(again, tmp_path, 800)
-    assert any("Another one takes its place" in text for _, text in status.said)
-
-
-@pytest.mark.story
 def test_jobs_have_a_leader_each_and_one_whose_leaders_all_die_ends_with_the_reason(
     node: RunningNode, tmp_path: Path
 ) -> None:
@@ -263,8 +248,20 @@ def test_jobs_have_a_leader_each_and_one_whose_leaders_all_die_ends_with_the_rea
     assert "The leader's process ended with the code -9. It was the 4th one." in status.reason
     assert job.leader not in killed
     until(lambda: {one["job"] for one in node.status()["leases"]} == {"lives"}, "all given back")
-    done(job, tmp_path, 800)
-    check_samples(tmp_path, 240, 80)
+    os.kill(job.leader, signal.SIGKILL)
+    until(lambda: len(entries(job.status())) > 1, "another leader goes on", WITHIN)
+    status = done(job, tmp_path, 800)
+    assert any("Another one takes its place" in text for _, text in status.said)
+
+
+def test_the_newest_checkpoint_that_is_whole_is_taken(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4):
+        saved = checkpoints.write(tmp_path, step, lambda file, step=step: file.write(b"%d" % step))
+    assert len(checkpoints.found(tmp_path)) == checkpoints.KEPT
+    saved.write_bytes(b"")
+    heard: list[str] = []
+    assert checkpoints.newest(tmp_path, heard.append) == b"3"
+    assert heard == ["The checkpoint of step 4 is damaged. The one before it is taken."]
 
 
 def test_a_training_that_raises_says_so_in_the_job_s_records(

@@ -7,17 +7,11 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
-import psutil
 import pytest
-from support.node import RunningNode, until
 
-from jupyter_gpushare import elastic
 from jupyter_gpushare.elastic import member
-from jupyter_gpushare.elastic.core import Phase
 from jupyter_gpushare.elastic.meeting import Meeting, Word
 
 torch = pytest.importorskip("torch")
@@ -115,40 +109,3 @@ def test_a_state_that_somebody_changed_is_not_unpickled(meeting: Meeting, sent: 
     else:
         assert got == ""
         assert "Another process took part" in said
-
-
-@pytest.mark.story
-def test_ranks_listen_to_this_host_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
-    go = str(tmp_path / "go")
-
-    def train() -> None:
-        import os
-        import time
-
-        import torch
-
-        from jupyter_gpushare import elastic
-
-        model = torch.nn.Linear(1, 1)
-        net = elastic.keep(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        for (x,) in elastic.batches(batch=4, epochs=10**6):
-            net(x).sum().backward()
-            time.sleep(0.05)
-            if os.path.exists(go):
-                return
-
-    with RunningNode(tmp_path, simulate="2x24GiB") as node:
-        monkeypatch.setenv("JUPYTER_GPUSHARE_SOCKET", str(node.socket))
-        data = torch.utils.data.TensorDataset(torch.ones(64, 1))
-        running = elastic.run(train, data=data, min_gpus=2, max_gpus=2, memory="8GiB", name="two")
-        until(lambda: running.status().phase is Phase.TRAINING, "two ranks train", WITHIN)
-        leader = psutil.Process(running.leader)
-        found: list[Any] = []
-        for process in (leader, *leader.children(recursive=True)):
-            found += process.net_connections("tcp")
-        assert found, "the ranks are connected"
-        assert {one.laddr.ip for one in found} == {"127.0.0.1"}
-        Path(go).touch()
-        assert running.wait(WITHIN), running
-        assert running.status().phase is Phase.DONE

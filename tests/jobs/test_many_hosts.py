@@ -5,7 +5,6 @@ Forty models over three hosts.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -13,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.node import until
@@ -33,30 +31,16 @@ def training(folder: Path) -> Callable[..., dict[str, float]]:
     leases = str(folder)
 
     def train(width: int, rate: float) -> dict[str, float]:
-        """A small net learns the sine, the same way each time."""
         import os
         import time
 
-        import torch
-
         from jupyter_gpushare import sweep
 
-        open(f"{leases}/{os.environ.get('JUPYTER_GPUSHARE_LEASE', 'none')}", "w").close()
-        torch.set_num_threads(1)
-        torch.manual_seed(width)
-        x = torch.linspace(-3, 3, 64).unsqueeze(1)
-        y = torch.sin(x)
-        layers = torch.nn.Linear(1, width), torch.nn.Tanh(), torch.nn.Linear(width, 1)
-        net = torch.nn.Sequential(*layers)
-        optimizer = torch.optim.SGD(net.parameters(), lr=rate)
+        open(f"{leases}/{os.environ['JUPYTER_GPUSHARE_LEASE']}", "w").close()
         for step in range(20):
-            optimizer.zero_grad()
-            loss = torch.nn.functional.mse_loss(net(x), y)
-            loss.backward()
-            optimizer.step()
             time.sleep(0.05)  # a step takes so long: STEP
-            sweep.report(loss=loss.item(), step=step)
-        return {"loss": loss.item()}
+            sweep.report(step=step)
+        return {"loss": width * rate}
 
     return train
 
@@ -101,11 +85,9 @@ class Notebook:
 
 
 def test_forty_models_on_three_hosts(cluster: Cluster, tmp_path: Path) -> None:
-    began = time.monotonic()
     folder = tmp_path / "leases"
     folder.mkdir()
-    train = training(folder)
-    running = sweep(train, CANDIDATES, memory="8GiB", name="forty", seed=1, every=0.2)
+    running = sweep(training(folder), CANDIDATES, memory="8GiB", name="forty", seed=1, every=0.2)
     until(lambda: done(running) >= 4, "4 are done", LONG)
     notebook = Notebook(cluster.nodes["a"])
     try:
@@ -121,14 +103,11 @@ def test_forty_models_on_three_hosts(cluster: Cluster, tmp_path: Path) -> None:
         assert running.wait(240), running.status()
     finally:
         notebook.close()
-    took = time.monotonic() - began
     models = running.models()
     assert [model.phase for model in models] == [Phase.DONE] * MODELS
     again = [model.number for model in models if model.attempt > 1]
     assert again, "three deaths leave a trace"
-    measured = [model.result["loss"] for model in models]
-    alone = [train(**candidate)["loss"] for candidate in CANDIDATES]
-    assert ranking(measured) == ranking(alone)
+    assert [one.result["loss"] for one in models] == [c["width"] * c["rate"] for c in CANDIDATES]
     until(
         lambda: not any(node.status()["leases"] for node in cluster.nodes.values()),
         "all leases end",
@@ -139,21 +118,8 @@ def test_forty_models_on_three_hosts(cluster: Cluster, tmp_path: Path) -> None:
         assert held, "each host had models"
         for one, next_one in pairwise(held):
             assert one[1] != next_one[1] or one[3] <= next_one[2], (one, next_one)
-    figures: dict[str, Any] = {
-        "seconds": round(took, 1),
-        "again": {model.number: model.attempt for model in models if model.attempt > 1},
-        "by_host": {name: counts[Phase.DONE] for name, counts in running.status().by_host.items()},
-        "silent": dict(running.status().why),
-        "notebook_waits": sorted(round(wait, 3) for wait in notebook.waits),
-    }
-    (tmp_path / "figures.json").write_text(json.dumps(figures))
-    print(json.dumps(figures))
     assert notebook.waits
-    assert max(notebook.waits) <= 0.5 + STEP + 1.0, figures
-
-
-def ranking(losses: list[float]) -> list[int]:
-    return sorted(range(len(losses)), key=losses.__getitem__)
+    assert max(notebook.waits) <= 0.5 + STEP + 1.0
 
 
 def _workers(cluster: Cluster) -> list[int]:

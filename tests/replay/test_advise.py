@@ -102,6 +102,14 @@ def test_a_trace_of_the_nodes_own_decides(tmp_path: Path, resident: int, better:
     assert ("and move_seconds to" if is_best else "leave move_seconds as it is") in said
 
 
+def test_a_trace_that_is_wrong_is_said_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "cells.csv"
+    path.write_text("nonsense\n", "utf-8")
+    done = advise(*NAMED, "--trace", path)
+    assert done.returncode != 0
+    assert str(path) in done.stderr
+
+
 def test_what_people_did_here_is_a_trace(tmp_path: Path) -> None:
     """From the ledger of a node manager that runs, by an administrator, without names."""
     known = token_file(tmp_path, "alice-with-a-name", "root")

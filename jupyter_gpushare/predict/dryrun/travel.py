@@ -34,24 +34,6 @@ class Described:
     value: Any = None  # of a tensor with one element: loops may depend on it
 
 
-class Luggage:
-    """Describes the tensors it is asked about, each once."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[int, tuple[int, Any]] = {}
-
-    def describe(self, thing: Any) -> Described | None:
-        """``None`` if this is no tensor, and goes as it is."""
-        for module, describe in (("torch", _torch), ("jax", _jax), ("numpy", _numpy)):
-            if (loaded := sys.modules.get(module)) is not None:
-                found = describe(loaded, thing)
-                if found is not None:
-                    # The thing is kept: another one must not get its id.
-                    number, _ = self._numbers.setdefault(id(thing), (len(self._numbers), thing))
-                    return Described(number, module, **found)
-        return None
-
-
 def _torch(torch: Any, thing: Any) -> dict[str, Any] | None:
     if not isinstance(thing, torch.Tensor):
         return None
@@ -101,11 +83,19 @@ def pack(thing: Any) -> bytes:
             "pip install cloudpickle",
         ) from error
 
-    luggage = Luggage()
+    # Each is described once; it is kept with its number, for another one must not get its id.
+    numbers: dict[int, tuple[int, Any]] = {}
 
     class Packer(cloudpickle.Pickler):
-        def persistent_id(self, thing: Any) -> Any:
-            return luggage.describe(thing)
+        def persistent_id(self, thing: Any) -> Described | None:
+            """``None`` if this is no tensor, and goes as it is."""
+            for module, describe in (("torch", _torch), ("jax", _jax), ("numpy", _numpy)):
+                if (loaded := sys.modules.get(module)) is not None:
+                    found = describe(loaded, thing)
+                    if found is not None:
+                        number, _ = numbers.setdefault(id(thing), (len(numbers), thing))
+                        return Described(number, module, **found)
+            return None
 
         def reducer_override(self, thing: Any) -> Any:
             keras = sys.modules.get("keras")
