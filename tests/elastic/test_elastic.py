@@ -175,14 +175,14 @@ def test_it_outlives_its_first_worker_and_goes_on_from_the_breakpoint(
         elastic.run(trained(tmp_path, 1), data=data(240), name="digits")
     with pytest.raises(elastic.ElasticError, match="has a leader already"):
         elastic.load("digits")
-    before = job.status().restarts
-    os.kill(pid_of(job, 0), signal.SIGKILL)
-    until(lambda: job.status().restarts > before, "it begins anew", WITHIN)
     leader = psutil.Process(job.leader)
     found: list[Any] = []
     for process in (leader, *leader.children(recursive=True)):
         found += process.net_connections("tcp")
     assert {one.laddr.ip for one in found} == {"127.0.0.1"}, "ranks listen to this host alone"
+    before = job.status().restarts
+    os.kill(pid_of(job, 0), signal.SIGKILL)
+    until(lambda: job.status().restarts > before, "it begins anew", WITHIN)
     status = done(job, tmp_path, 800)
     assert job.result() == {"steps": 800}
     check_samples(tmp_path, 240, 80, again=1)

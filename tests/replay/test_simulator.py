@@ -235,6 +235,13 @@ def test_who_cannot_be_moved_waits_for_a_turn(options: dict[str, object], waits:
     assert tally.delay.at(1.0) == pytest.approx(waits, rel=0.02)
 
 
+def test_who_waits_at_a_gate_does_not_end_meanwhile() -> None:
+    """When his turn comes she has 5 s left, and he computes for longer."""
+    alice, bob = session("alice", 0, 300, (0, 25)), session("bob", 10, 300, (20, 100))
+    tally, _grants = play(PolicyName.TURNS, [alice, bob])
+    assert tally.busy == pytest.approx(125)
+
+
 def test_who_has_no_gate_is_waited_for() -> None:
     tally, _grants = play(PolicyName.TURNS, [ALICE, BOB], replace(QUICK, gated=0.0))
     assert delays(tally) == (0.0, pytest.approx(80.2, rel=0.02))
