@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.cuda import Call, Cuda, CudaProgram, CudaWorld, end_helper
+from support.cuda import Call, Cuda, CudaProgram, CudaWorld
 
 from jupyter_gpushare.client.memory.driver import DriverCheckpoint
+from jupyter_gpushare.node.checkpoint.ability import judge
 from jupyter_gpushare.node.checkpoint.worker import permutation
 from jupyter_gpushare.protocol.checkpoint import Cause
 
@@ -31,34 +34,39 @@ def test_all_is_well(cuda_world: CudaWorld, gpu: str, program: CudaProgram, driv
     assert "no two GPUs" in ability.migration_why
 
 
-def test_another_gpu_of_the_same_kind(cuda_world: CudaWorld, drive: Drive, place: Path) -> None:
-    cuda_world.add_gpu(name="A")
-    cuda_world.add_gpu(name="B")
-    assert not drive(os.getpid()).probe().migration
-    cuda_world.add_gpu(name="B")
-    end_helper(place)  # CUDA counts its GPUs once, when it starts
-    assert drive(os.getpid()).probe().migration
+GPU = {"uuid": "GPU-0", "name": "A", "persistence": True, "mig": False}
+SAID = {"cuda": 13000, "driver": "580", "bindings": "13.0", "pairs": True, "gpus": [GPU, GPU]}
 
 
-def test_an_old_driver(cuda_world: CudaWorld, program: CudaProgram, drive: Drive) -> None:
+@pytest.mark.parametrize(
+    ("other", "cause", "migration", "words"),
+    [
+        ({}, None, True, "can checkpoint processes"),
+        ({"gpus": [GPU, {**GPU, "name": "B"}]}, None, False, "no two GPUs of one kind"),
+        ({"gpus": [GPU, {**GPU, "mig": True}]}, None, False, r"GPU-0\) is in MIG mode"),
+        ({"gpus": [{**GPU, "mig": True}] * 2}, Cause.NOT_SUPPORTED, False, "in MIG mode, which"),
+        ({"gpus": [{**GPU, "persistence": False}]}, None, False, "nvidia-smi -pm 1"),
+        ({"gpus": []}, Cause.NO_DRIVER, False, "shows no GPU"),
+        ({"cuda": 12080}, None, False, "needs a driver of CUDA 13.0 or newer"),
+        ({"cuda": 12070}, Cause.OLD_DRIVER, False, "of CUDA 12.7; checkpoints need .* 12.8"),
+        ({"pairs": False}, None, False, "needs cuda-bindings 13.0.3"),
+        ({"cuda": None, "code": 3}, Cause.DRIVER, False, r"does not say its version \(3\)"),
+    ],
+)
+def test_what_the_driver_says_is_judged(
+    other: dict[str, Any], cause: Cause | None, migration: bool, words: str
+) -> None:
+    found = judge({**SAID, **other})
+    assert (found.usable, found.cause, found.migration) == (cause is None, cause, migration)
+    assert re.search(words, "\n".join((found.why, found.migration_why, *found.cautions)))
+
+
+def test_an_old_driver_touches_nothing(
+    cuda_world: CudaWorld, program: CudaProgram, drive: Drive
+) -> None:
     cuda_world.set_version(12040)
-    ability = drive(program).probe()
-    assert (ability.usable, ability.cause) == (False, Cause.OLD_DRIVER)
-    assert "12.4" in ability.why
-    assert "12.8" in ability.why
-    assert not ability.migration
-    outcome = drive(program).park(5, 1)
-    assert outcome.cause is Cause.NOT_SUPPORTED  # nothing was touched
-
-
-def test_a_driver_without_migration(cuda_world: CudaWorld, drive: Drive) -> None:
-    cuda_world.set_version(12080)
-    for _ in range(2):
-        cuda_world.add_gpu()
-    ability = drive(os.getpid()).probe()
-    assert ability.usable
-    assert not ability.migration
-    assert "13.0" in ability.migration_why
+    assert drive(program).probe().cause is Cause.OLD_DRIVER
+    assert drive(program).park(5, 1).cause is Cause.NOT_SUPPORTED
 
 
 def test_it_may_not(cuda_world: CudaWorld, program: CudaProgram, drive: Drive) -> None:
@@ -72,20 +80,6 @@ def test_a_process_without_cuda_is_no_reason_against_it(
     cuda_world: CudaWorld, gpu: str, drive: Drive
 ) -> None:
     assert drive(os.getpid()).probe().usable
-
-
-def test_mig_and_persistence(cuda_world: CudaWorld, program: CudaProgram, drive: Drive) -> None:
-    other = cuda_world.add_gpu()
-    cuda_world.set_persistence(other, False)
-    ability = drive(program).probe()
-    assert ability.usable
-    assert len(ability.cautions) == 1
-    assert "nvidia-smi -pm 1" in ability.cautions[0]
-    for gpu in ability.gpus:
-        cuda_world.set_mig_mode(gpu.uuid, True)
-    ability = drive(program).probe()
-    assert (ability.usable, ability.cause) == (False, Cause.NOT_SUPPORTED)
-    assert "MIG" in ability.why
 
 
 def test_no_driver(cuda_world: CudaWorld, program: CudaProgram, drive: Drive) -> None:

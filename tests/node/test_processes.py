@@ -31,7 +31,8 @@ from jupyter_gpushare.node.host.processes import (
     send,
     started_with,
 )
-from jupyter_gpushare.policy.words.model import ProcessId
+from jupyter_gpushare.policy.say.effects import Signal
+from jupyter_gpushare.policy.words.model import HolderAction, ProcessId
 from jupyter_gpushare.protocol.processes import read_boot_id
 
 BOOT = "the-boot"
@@ -291,6 +292,22 @@ def test_send_reaches_the_process_once_and_says_when_it_is_gone(start: Start) ->
     assert not send(process, signal.SIGTERM)
 
 
+@pytest.mark.parametrize(
+    ("action", "signal_"),
+    [
+        (HolderAction.INTERRUPT, signal.SIGINT),
+        (HolderAction.END, signal.SIGTERM),
+        (HolderAction.KILL, signal.SIGKILL),
+    ],
+)
+async def test_what_the_policy_wants_is_done_by_its_signal(
+    start: Start, action: HolderAction, signal_: signal.Signals
+) -> None:
+    running = start()
+    Watching().watch.signal(Signal(known(running.pid), action))
+    assert running.wait(DEADLINE) == -signal_
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="becoming another user needs root")
 def test_send_says_when_it_is_not_allowed(start: Start) -> None:
     running = start()
@@ -397,6 +414,18 @@ def test_the_work_of_tasks_is_read_with_that_of_their_children(start: Start) -> 
     until(has_worked)
     assert processes.vitals(tasks)[1] == rested
     assert processes.vitals([]) == ()
+
+
+def test_one_that_a_debugger_has_is_held(start: Start) -> None:
+    code = "import ctypes, sys; {}; print('ready', flush=True); sys.stdin.read()"
+    for traced in (True, False):
+        call = "ctypes.CDLL(None).ptrace(0, 0, 0, 0)" if traced else "pass"  # PTRACE_TRACEME
+        process = start(sys.executable, "-c", code.format(call))
+        assert process.stdout is not None
+        process.stdout.readline()
+        (found,) = processes.vitals([[known(process.pid)]])
+        assert found is not None
+        assert found.is_held is traced
 
 
 async def test_no_descriptor_left_is_an_error_not_a_death(start: Start) -> None:
