@@ -49,7 +49,7 @@ from ..ledger.refusals import RefusalSieve
 from ..ledger.uses import LeaseUses
 from ..policy import core
 from ..policy.books.state import State
-from ..policy.measure import resting
+from ..policy.measure import stillness
 from ..policy.say.effects import Effect, LookAtBudgets, Measure, Signal, WatchProcess
 from ..policy.words import commands as cmd
 from ..policy.words.config import PolicyConfig
@@ -649,9 +649,9 @@ class Manager:
         readings = self.inventory.read()
         tasks = {name: state.leases[name].members for name in state.stalled}
         now = self.clock.boot()
-        if now - self._rests_read >= resting.EVERY:
+        if now - self._rests_read >= stillness.EVERY:
             self._rests_read = now
-            tasks |= {lease.id: lease.members for lease in resting.watched(state)}
+            tasks |= {lease.id: lease.members for lease in stillness.watched(state)}
         vitals = zip(tasks, self._processes.vitals(tuple(tasks.values())), strict=True)
         return readings, self.inventory.sensors(), tuple(vitals)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .decide.draft import Decision, Done, Grant, Refuse, Step, Wait
-from .decide.own import unknown_lease
+from .decide.draft import Decision, Done, Grant, Refuse, Step, Wait, unknown_lease
 from .decide.requests import unavailable
 from .decide.step import next_deadline, step
 from .decide.waiting import Why, why_waiting

@@ -7,9 +7,8 @@ from dataclasses import fields
 from dataclasses import replace as remake
 from typing import Any, Final, get_args
 
-from ..policy.books.copies import replace
 from ..policy.books.quotas import QuotaBook
-from ..policy.books.table import Map
+from ..policy.books.table import Map, replace
 from ..policy.words.described import Happening
 from ..policy.words.events import ChangesBook
 from ..policy.words.registry import registering

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..policy.books.copies import replace
+from ..policy.books.table import replace
 from . import texts
 from .draft import Draft
 from .plan import plan

@@ -41,7 +41,7 @@ from jupyter_gpushare.node.manager import NODE, Manager
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.decide.draft import Refuse
-from jupyter_gpushare.policy.measure import resting
+from jupyter_gpushare.policy.measure import stillness
 from jupyter_gpushare.policy.say.effects import Signal
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.config import PolicyConfig
@@ -216,8 +216,8 @@ class Seen(SimulatedInventory):
 async def test_a_program_is_idle_while_nothing_of_it_computes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resting, "RESTS", 0.2)
-    monkeypatch.setattr(resting, "EVERY", 0.02)
+    monkeypatch.setattr(stillness, "RESTS", 0.2)
+    monkeypatch.setattr(stillness, "EVERY", 0.02)
     monkeypatch.setattr(Still, "works", False)
 
     async with managing(

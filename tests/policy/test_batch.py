@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.examples import examples
 from support.policy_moves import idle, phase, resume
 from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import GIB, World, gpu, plain_config, replayed, task
@@ -116,14 +114,6 @@ def test_nothing_else_is_stopped(asked: Request, parts: dict[str, float]) -> Non
     assert stopped(world) == []
 
 
-def test_no_batch_program_stops_for_another() -> None:
-    world = host()
-    world.request("alice", 1, STOPS)
-    world.request("bob", 2, SILENT)
-    seconds(world, 20 * AFTER)
-    assert stopped(world) == []
-
-
 def test_it_may_say_so_later_and_take_it_back() -> None:
     world = host()
     world.request("alice", 1, SILENT)
@@ -138,22 +128,6 @@ def test_it_may_say_so_later_and_take_it_back() -> None:
     assert world.state.leases["L1"].request.stops, "it is known after a restart, too"
     snapshot = replayed(world.state)
     assert snapshot.leases["L1"].request == world.state.leases["L1"].request
-
-
-def test_who_takes_it_back_while_it_is_asked_is_not_counted_on() -> None:
-    world = host(gpus=2)
-    world.request("alice", 1, STOPS)
-    seconds(world, 5)
-    world.request("carol", 2, STOPS)
-    world.request("bob", 3)
-    seconds(world, AFTER)
-    assert stopped(world) == ["L1"]
-    who = ("L1", "alice", task(1).process)
-    world.run(cmd.OfferStop(world.at, *who, False))
-    recall = world.state.recall("L1", Give.STOP)
-    assert recall.phase is RecallPhase.KEPT
-    seconds(world, 2)
-    assert stopped(world) == ["L1", "L2"], "another one, at once"
 
 
 def test_a_command_says_for_the_lease_of_run_that_it_can_be_stopped() -> None:
@@ -340,75 +314,6 @@ def test_of_one_class_who_had_most_makes_room_first(how: str) -> None:
     assert (stopped(world) if how == "stop" else turns.steps_aside)[:1] == [new]
 
 
-class Story:
-    """Random batch programs and people on two GPUs; whoever is asked to stop does so in time."""
-
-    def __init__(self) -> None:
-        self.world = host(gpus=2)
-        self.silent: set[str] = set()
-        self.asked_at: dict[str, float] = {}
-        self.waits_since: dict[str, float] = {}
-
-    def comes(self, pid: int, kind: int) -> None:
-        person = Request()
-        decision = self.world.request(f"user-{pid}", pid, (STOPS, SILENT, person)[kind])
-        if isinstance(decision, core.Grant | core.Wait) and kind == 1:
-            self.silent.add(decision.lease)
-
-    def goes_on(self, count: int) -> None:
-        for _ in range(count):
-            seconds(self.world, 1)
-            for lease in stopped(self.world):
-                assert lease not in self.silent, "it never said so"
-                self.asked_at.setdefault(lease, self.world.at)
-            for lease, when in tuple(self.asked_at.items()):
-                held = self.world.state.leases.get(lease)
-                if held is not None and self.world.at >= when + GRACE / 2:
-                    self.world.die(held.task.process.pid)
-                    self.world.observe()
-            self.bounded()
-
-    def bounded(self) -> None:
-        """The first person in line waits for a program that can be stopped no longer than this."""
-        state = self.world.state
-        first = backfill.first_interactive(state)
-        holders = [one for one in state.leases.values() if one.phase is LeasePhase.HELD]
-        helps = first is not None and any(
-            one.request.stops and one.request.priority_class is BATCH for one in holders
-        )
-        if not helps or first is None:
-            self.waits_since.clear()
-            return
-        since = self.waits_since.setdefault(first, self.world.at)
-        self.waits_since = {first: since}
-        bound = AFTER + GRACE + patience.LOOK_EVERY + 2
-        assert self.world.at - since <= bound, "a person waits for what could be stopped"
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 2), st.integers(1, 40), st.booleans()), min_size=3, max_size=14
-    )
-)
-def test_nobody_waits_longer_than_the_bound_for_what_can_be_stopped(
-    steps: list[tuple[int, int, bool]],
-) -> None:
-    story = Story()
-    for pid, (kind, wait, leaves) in enumerate(steps, 1):
-        story.comes(pid, kind)
-        story.goes_on(wait)
-        people = [
-            one
-            for one in story.world.state.leases.values()
-            if one.phase is LeasePhase.HELD and not one.request.stops
-        ]
-        if leaves and people:
-            story.world.die(people[0].task.process.pid)
-            story.world.observe()
-    story.goes_on(int(AFTER + GRACE))
-
-
 # -- backfill -----------------------------------------------------------------------------
 
 
@@ -585,88 +490,6 @@ def test_a_program_is_stopped_in_time_for_what_ends_by_itself() -> None:
     assert phase(world, "L3") == "held"
 
 
-class Queue:
-    """GPUs for one task each; all end when they said, or when the time for saving is over."""
-
-    def __init__(self, gpus: int, **parts: float) -> None:
-        self.world = host(gpus, stop_after=20.0, stop_grace=10.0, **parts)
-        self.pid = 0
-        self.asked: dict[str, float] = {}
-
-    def comes(self, lasts: float | None, gpus: int, kind: PriorityClass, stops: bool) -> str:
-        self.pid += 1
-        request = Request(gpus, priority_class=kind, lasts=lasts, stops=stops)
-        self.world.request(f"user-{self.pid}", self.pid, request)
-        return f"L{self.world.serial}"
-
-    def second(self) -> None:
-        world = self.world
-        seconds(world, 1.0)
-        for event in world.history:
-            if isinstance(event, ev.RecallMoved) and event.give is Give.STOP:
-                self.asked.setdefault(event.lease, event.at)
-        for name, lease in tuple(world.state.leases.items()):
-            if lease.phase is not LeasePhase.HELD:
-                continue
-            lasts = math.inf if lease.request.lasts is None else lease.request.lasts
-            ends = (lease.granted_at or 0.0) + lasts
-            if name in self.asked:
-                ends = min(ends, self.asked[name] + world.config.stop_grace)
-            if world.at >= ends:
-                world.die(lease.task.process.pid)
-                world.observe()
-
-
-LASTS = st.integers(3, 60)
-KINDS = st.one_of(  # lasts, gpus, stops
-    st.tuples(LASTS, st.integers(1, 2), st.booleans()),
-    st.tuples(st.none(), st.just(1), st.just(True)),
-)
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    gpus=st.integers(2, 4),
-    before=st.lists(st.tuples(st.booleans(), KINDS, st.integers(0, 30)), min_size=1, max_size=4),
-    wants=st.integers(1, 4),
-    after=st.lists(st.tuples(KINDS, st.integers(0, 9)), min_size=1, max_size=5),
-)
-def test_backfill_keeps_the_expected_start_where_all_times_are_true(
-    gpus: int,
-    before: list[tuple[bool, tuple[int | None, int, bool], int]],
-    wants: int,
-    after: list[tuple[tuple[int | None, int, bool], int]],
-) -> None:
-    queue = Queue(gpus)
-    for person, (lasts, count, stops), later in before:
-        kind = INTERACTIVE if person and lasts is not None else BATCH
-        queue.comes(lasts, count, kind, stops)
-        for _ in range(later):
-            queue.second()
-    world = queue.world
-    if any(item.priority_class is INTERACTIVE for item in world.state.queue.waiting.values()):
-        return  # Bob would not be the first
-    bob = queue.comes(None, min(wants, gpus), INTERACTIVE, stops=False)
-    started = world.at
-    if phase(world, bob) == "held":
-        return
-    expected = backfill.start_of(world.state, world.config, bob, world.at)
-    assert expected is not None, "all that holds a GPU ends, or can be stopped"
-    arrivals = list(after)
-    while phase(world, bob) != "held":
-        if arrivals:
-            (lasts, count, stops), later = arrivals.pop(0)
-            queue.comes(lasts, count, BATCH, stops)
-            for _ in range(later):
-                if phase(world, bob) != "held":
-                    queue.second()
-        else:
-            queue.second()
-        assert world.at <= expected[0] + patience.LOOK_EVERY + 1.1, (
-            f"expected after {expected[0] - started} s"
-        )
-
-
 # -- classes ------------------------------------------------------------------------------
 
 
@@ -685,38 +508,6 @@ def test_a_quota_bounds_interactive_gpus_and_what_is_beyond_is_batch() -> None:
     world.die(1)
     world.request("alice", 10, Request(1, GIB))
     assert class_of(world, "L6") is INTERACTIVE
-
-
-def test_a_parked_lease_counts_again_when_it_resumes() -> None:
-    world = World(plain_config()).start([gpu(0)], Quota(1, GIB, interactive=1))
-    world.request("alice", 1)
-    gives_back(world, "L1")
-    world.request("alice", 2)
-    assert class_of(world, "L2") is INTERACTIVE, "a parked one holds nothing"
-    resume(world, "L1")
-    (queued,) = [event for event in world.history if isinstance(event, ev.ResumeQueued)]
-    assert queued.priority_class is BATCH
-    assert class_of(world, "L1") is BATCH, "in turns, too: nobody passes the bound by parking"
-    assert replayed(world.state).leases["L1"].request == world.state.leases["L1"].request
-    gives_back(world, "L1")
-    world.die(2)
-    resume(world, "L1")
-    assert class_of(world, "L1") is INTERACTIVE, "it asked for that, and is within the bound again"
-
-
-def test_an_administrators_new_bound_holds_when_a_task_asks_again() -> None:
-    world = World(plain_config()).start([gpu(0)], Quota(1, GIB))
-    alice, admin = "alice", "root"
-    world.request("alice", 1)
-    world.request("alice", 2, Request(priority_class=BATCH))
-    world.run(cmd.SetQuota(world.at, alice, Quota(1, GIB, interactive=0), admin))
-    assert class_of(world, "L1") is INTERACTIVE, "it goes on as it is"
-    for name, bound in (("L1", 0), ("L1", None), ("L2", None)):
-        world.run(cmd.SetQuota(world.at, alice, Quota(1, GIB, interactive=bound), admin))
-        gives_back(world, name)
-        resume(world, name)
-        expected = INTERACTIVE if name == "L1" and bound is None else BATCH
-        assert class_of(world, name) is expected
 
 
 @pytest.mark.parametrize("kind", PriorityClass)

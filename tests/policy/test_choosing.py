@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from jupyter_gpushare.policy.recall.choosing import fewest
+from jupyter_gpushare.policy.recall.offers import fewest
 from jupyter_gpushare.policy.words.model import LeaseId
 
 A, B, C = (name for name in "ABC")

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from support.policy_moves import answers, idle, limit, look
-from support.policy_world import BOOT, GIB, World, gpu, limits_of, plain_config, replayed
+from support.policy_world import GIB, World, gpu, limits_of, plain_config
 
-from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
@@ -256,18 +255,6 @@ def test_a_quota_may_allow_it_or_forbid_it() -> None:
     world.request("bob", 2)
     look(world)
     assert (limit(world, "L1"), limit(world, "L2")) == (70, 20)
-
-
-def test_lifts_survive_a_restart() -> None:
-    """What a task was told holds: it does not notice that the node manager was killed."""
-    world = lifted()
-    state = replayed(world.state)
-    world.state = core.step(state, cmd.Start(world.at, BOOT, (gpu(0, 100),)), world.config).state
-    world.run(cmd.ConfigureQuotas(world.at, Quota(1, 20 * GIB)))
-    look(world)
-    assert (limit(world, "L1"), reserved(world)) == (90, 90)
-    world.request("bob", 2)
-    assert limit(world, "L1") == 70
 
 
 def test_a_gpu_rests_after_a_limit_was_taken_back_there() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.policy_moves import books, limit
 from support.policy_turns import Actor, FollowingTurns, TurnWorld
-from support.policy_world import GIB, gpu, is_asked_back, replayed
+from support.policy_world import GIB, gpu, is_asked_back
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import shares
@@ -192,15 +192,6 @@ def test_a_region_takes_no_newcomer_by_its_estimate_alone() -> None:
     assert at.state.gpus[UUID].free == 1.5 * GIB
     carol = comes(at, "carol", 3, 0.3, kept=0.2, step=0.1)
     assert phase(at, carol) is LeasePhase.QUEUED
-
-
-def test_what_is_measured_survives_a_restart_in_turns() -> None:
-    at, alice, _bob = squeezed()
-    state = replayed(at.state)
-    core.check(state)
-    assert state.reservations == at.state.reservations
-    was, now = at.state.leases[alice.lease], state.leases[alice.lease]
-    assert (now.peaks, now.full, now.allocations) == (was.peaks, was.full, was.allocations)
 
 
 def test_who_needs_more_waits_at_its_gate_while_an_idle_neighbour_gives() -> None:

@@ -415,20 +415,6 @@ def test_a_thread_that_computes_keeps_the_gpu_and_keeping_it_warm_does_not() -> 
             assert asked(world) == ["L1"]
 
 
-def test_a_time_out_shorter_than_any_note_of_work_is_kept_too() -> None:
-    """Work is noted at each measurement, so that no time-out runs out between two notes."""
-    world = lazy(idle_timeout=3.0)
-    world.request("alice", 1)
-    world.memory[(1, gpu(0).uuid)] = GIB
-    world.work[(1, gpu(0).uuid)] = 0.5
-    idle(world, "L1")
-    world.request("bob", 2)
-    for _ in range(30):
-        world.observe()
-        world.tick(2.0)
-    assert asked(world) == []
-
-
 def test_work_before_a_restart_is_not_forgotten_at_once() -> None:
     """A node manager that has just started has not seen what the GPUs did."""
     world = lazy()

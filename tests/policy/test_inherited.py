@@ -10,7 +10,7 @@ from support.policy_turns import CONFIG
 from support.policy_world import GIB, World, gpu, process
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.measure.resting import RESTS
+from jupyter_gpushare.policy.measure.stillness import RESTS
 from jupyter_gpushare.policy.say.effects import Signal
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (

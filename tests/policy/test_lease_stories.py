@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from support.policy_moves import phase, restarted, two_people_one_gpu
-from support.policy_world import BOOT, GIB, World, gpu, process, replayed
+from support.policy_world import BOOT, GIB, World, gpu, replayed
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd
@@ -105,17 +105,6 @@ def test_a_kernel_that_asks_again_has_its_memory_by_the_new_lease() -> None:
     assert (phase(world, "L1"), phase(world, "L3")) == ("forgotten", "held")
 
 
-def test_a_dead_holder_gives_way_after_one_measurement() -> None:
-    """Death frees what a measurement confirms; what another process has there is kept."""
-    world = two_people_one_gpu()
-    world.run(cmd.ProcessGone(world.at, process(1)))
-    world.run(cmd.Observe(world.at - 1, ()))
-    assert (phase(world, "L1"), phase(world, "L2")) == ("ended", "queued")
-    del world.memory[(1, gpu(0).uuid)]
-    world.observe()
-    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
-
-
 def test_a_late_tick_is_nobodys_fault() -> None:
     """The host slept for an hour: nobody could be heard, so nobody is stalled."""
     world = two_people_one_gpu()
@@ -162,15 +151,6 @@ def test_a_gpu_that_goes_away_is_lost_while_held_and_forgotten_when_free() -> No
     world.run(cmd.Discover(world.at, (gpu(0), gpu(1))))
     assert all(books.problem is None for books in world.state.gpus.values())
     assert world.gpus_of("L2") == [1], "what waits is served when a GPU comes"
-
-
-def test_a_reservation_grows_only_into_room() -> None:
-    """A second task that asks for more than is left waits, though its GPU is shared."""
-    world = World().start([gpu(0)], Quota(1, None))
-    world.request("alice", 1, Request(1, 4 * GIB))
-    world.request("bob", 2, Request(1, 16 * GIB))
-    world.request("alice", 3, Request(1, 10 * GIB))
-    assert phase(world, "L3") == "queued"
 
 
 def test_a_restart_refuses_nobody_before_the_quotas_are_read() -> None:

@@ -58,14 +58,6 @@ def test_who_resumes_waits_until_the_link_is_free() -> None:
     assert held(world, "L1", "L2") == [True, True], "at once"
 
 
-def test_it_goes_to_a_gpu_whose_link_is_free() -> None:
-    world = parked(gpus=2)
-    resume(world, "L1")
-    assert isinstance(resume(world, "L2"), core.Grant)
-    first, second = (world.state.leases[name].allocations for name in ("L1", "L2"))
-    assert first[0].gpu != second[0].gpu
-
-
 def test_where_nobody_computes_all_come_back_at_once() -> None:
     world = parked(resident=False)
     assert isinstance(resume(world, "L1"), core.Grant)

@@ -6,8 +6,7 @@ from support.policy_turns import CONFIG
 from support.policy_world import GIB, World, gpu, process
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.books.copies import replace
-from jupyter_gpushare.policy.books.table import Map
+from jupyter_gpushare.policy.books.table import Map, replace
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
     LeaseId,

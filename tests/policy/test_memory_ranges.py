@@ -15,18 +15,15 @@ from support.examples import examples
 from support.policy_histories import PEOPLE, Histories
 from support.policy_moves import idle
 from support.policy_world import (
-    BOOT,
     GIB,
     World,
     gpu,
     is_asked_back,
     plain_config,
     process,
-    replayed,
     task,
 )
 
-from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import room
 from jupyter_gpushare.policy.books.lifts import STEP, unlifted
 from jupyter_gpushare.policy.books.placement import Granted
@@ -139,41 +136,6 @@ def test_who_comes_first_gets_most_and_gives_it_up_step_by_step() -> None:
     assert all_shares(world) == {"L1": 30}
 
 
-def test_all_gpus_of_a_lease_have_the_same_share() -> None:
-    """The fullest of its GPUs says how much it is."""
-    world = node(40, 24)
-    world.request("alice", 1, asks(8, 40, gpus=2))
-    assert all_shares(world) == {"L1": 24}
-    obey(world)
-    world.request("bob", 2, Request(1, 20 * GIB))
-    obey(world)
-    assert share(world.state, "L2") == 20
-    assert all_shares(world)["L1"] == 20, "on both, though only one of them is needed"
-    settled(world)
-    assert all_shares(world)["L1"] == 20
-
-
-def test_all_leases_of_a_job_have_the_same_share() -> None:
-    """Also the newcomer, on a GPU that others use as well."""
-    world = node(40, 40)
-    world.request("bob", 9, Request(1, 26 * GIB))
-    for pid in (1, 2):
-        worker = replace(task(pid), job="digits")
-        name, request = f"W{pid}", asks(8, 40)
-        world.run(cmd.RequestLease(world.at, name, "alice", worker, request, True))
-        obey(world)
-    assert {name: size for name, size in all_shares(world).items() if name != "L1"} == {
-        "W1": 14,
-        "W2": 14,
-    }
-    world.die(9)
-    settled(world)
-    assert all_shares(world) == {"W1": 40, "W2": 40}
-    world.die(2)
-    settled(world)
-    assert all_shares(world) == {"W1": 40}
-
-
 def test_nobody_is_asked_for_a_gpu_before_the_ranges_have_fallen() -> None:
     world = node(40, idle_timeout=5.0, max_tasks_per_gpu=8)
     world.request("alice", 1, Request(1, 10 * GIB))
@@ -246,18 +208,6 @@ def test_a_range_goes_before_what_the_node_lends() -> None:
     world.request("bob", 2, asks(8, 32))
     settled(world)
     assert all_shares(world) == {"L1": 4, "L2": 32}
-
-
-def test_shares_survive_a_restart() -> None:
-    world = node(40)
-    world.request("alice", 1, asks(8, 30))
-    obey(world)
-    state = replayed(world.state)
-    world.state = core.step(state, cmd.Start(world.at, BOOT, (gpu(0, 40),)), world.config).state
-    world.run(cmd.ConfigureQuotas(world.at, Quota(4, None)))
-    assert share(world.state, "L1") == 30
-    world.request("bob", 2, Request(1, 20 * GIB))
-    assert share(world.state, "L1") == 20
 
 
 def test_a_share_holds_for_processes_that_joined() -> None:

@@ -270,21 +270,6 @@ def test_an_offset_that_does_not_fit_bars_the_turns() -> None:
     come(at, "carol", 4, 1, 1, 11)
 
 
-def test_an_arrangement_of_an_older_ledger_is_read_and_then_renewed() -> None:
-    """An earlier version had one offset for a GPU, whether one task or three took turns there."""
-    at, _actors = three_by_turns()
-    old = CONFIG.turn_offset
-    current = shares.current(at.state, UUID)
-    state = core.evolve(at.state, ev.GpuShared(at.at, UUID, old, current))
-    core.check(state)
-    assert state.gpus[UUID].offset == old
-    alone = core.evolve(at.state, ev.GpuShared(at.at, UUID, old, current[:1]))
-    assert alone.gpus[UUID].offset == 0
-    at.state = state
-    at.second()
-    assert at.state.gpus[UUID].offset == 2 * CONFIG.turn_offset
-
-
 # -- processes of one lease ----------------------------------------------------------------
 
 

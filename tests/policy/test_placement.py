@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_gpushare.policy.books.placement import GpuRoom, Granted, NoRoom, Refused, place
-from jupyter_gpushare.policy.say.texts import refusal_text
 from jupyter_gpushare.policy.words.model import Quota, RefusalReason
 
 GIB = 1024**3
@@ -214,17 +213,6 @@ def test_a_grant_never_breaks_a_limit(rooms, gpus_allowed, limit, gpus, memory, 
             assert there.tasks < threshold
         elif asked is not None:
             assert there.named + asked <= min(part.memory, q.memory or part.memory)
-
-
-def test_a_quota_beyond_the_gpus_gives_whole_ones_to_who_names_no_size():
-    rooms = [room(0, memory=24, free=24), room(1, memory=80, free=80)]
-    assert chosen(place(rooms, quota(2, 999), 2, None, 4)) == [("GPU-1", 80), ("GPU-0", 24)]
-    # The larger has room for all of it, the smaller is given whole.
-    assert chosen(place(rooms, quota(2, 40), 2, None, 4)) == [("GPU-1", 40), ("GPU-0", 24)]
-    refused = place(rooms, quota(2, 999), 1, 81 * GIB, 4)
-    assert isinstance(refused, Refused), "what is named is taken at its word"
-    assert "999" not in refusal_text(refused)
-    assert "81 GiB on each" in refusal_text(refused)
 
 
 @given(

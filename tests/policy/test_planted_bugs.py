@@ -22,7 +22,8 @@ from jupyter_gpushare.policy.books import placement, room
 from jupyter_gpushare.policy.books.queue import Queue
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.books.table import Map
-from jupyter_gpushare.policy.decide import node, own, quotas
+from jupyter_gpushare.policy.decide import draft as own
+from jupyter_gpushare.policy.decide import node, quotas
 from jupyter_gpushare.policy.decide.draft import ANSWERS, Done
 from jupyter_gpushare.policy.decide.serving import serve
 from jupyter_gpushare.policy.evolve import leases

@@ -30,7 +30,6 @@ from jupyter_gpushare.policy.words.model import (
 )
 from jupyter_gpushare.policy.words.moves import InvariantBroken
 from jupyter_gpushare.policy.words.promises import (
-    PROMISE_MOVES,
     Cause,
     Expected,
     Promise,
@@ -431,29 +430,6 @@ def test_a_cell_that_ends_ends_its_promise() -> None:
     node.world.run(cmd.SetActivity(node.world.at, *who, Activity.IDLE))
     assert node.ended(alice) is PromiseState.ENDED, "5 of 60 steps: nobody can tell"
     assert not node.world.state.promises
-
-
-def test_promises_are_there_after_a_restart() -> None:
-    node, alice, _made = crowd()
-    node.run(45)
-    before = node.world.state
-    state = State()
-    for event in core.summarise(before):
-        assert event.DURABLE
-        state = core.evolve(state, event)
-    core.check(state)
-    assert dict(state.given) == dict(before.given)
-    (was,), (known,) = before.promises.values(), state.promises.values()
-    for part in ("promise", "named", "since", "total", "state", "why"):
-        assert getattr(known, part) == getattr(was, part)
-    assert compute.floors_on(state, gpu(0).uuid) == state.given[alice.actor.lease] > 30
-
-
-def test_every_end_of_a_promise_is_final() -> None:
-    assert set(PROMISE_MOVES) == set(PromiseState)
-    for state, targets in PROMISE_MOVES.items():
-        assert state not in targets
-        assert bool(targets) is state.is_open
 
 
 def test_what_a_task_is_owed_goes_on_after_a_floor_came_between() -> None:

@@ -421,18 +421,6 @@ def test_who_needs_more_than_is_left_has_the_longest_idle_neighbours_memory() ->
     assert asked(one) == ["L2"]
 
 
-def test_both_neighbours_are_asked_where_one_is_not_enough() -> None:
-    one = world(idle_timeout=1800.0, burst_headroom=1.0)
-    one.request("alice", 1, expects(16))
-    for pid, (who, halves) in enumerate((("bob", 3), ("carol", 3), ("dave", 2)), 2):
-        one.request(who, pid, Request(memory=halves * GIB // 2))
-        idle(one, f"L{pid}")
-    uses(one, 1, 18)
-    assert books(one) == (20, 20), "22.5 GiB are needed"
-    waits(one, 65)
-    assert asked(one) == ["L2", "L3"]
-
-
 def test_nobody_is_asked_where_that_would_not_be_enough() -> None:
     one = world(idle_timeout=1800.0, burst_headroom=1.0)
     one.request("alice", 1, expects(4))
@@ -507,15 +495,6 @@ def test_what_is_lifted_comes_back_before_anybody_is_parked() -> None:
     assert limit(one, "L1") == 4, "all that was lifted"
     assert books(one, "alice")[0] == 20
     assert asked(one)[:1] == ["L1"]
-
-
-def test_two_that_grow_at_once_do_not_get_the_same_memory() -> None:
-    one = world(burst_headroom=1.0)
-    one.request("alice", 1, expects(8))
-    one.request("bob", 2, expects(8))
-    one.memory[(1, ZERO)] = one.memory[(2, ZERO)] = 10 * GIB
-    look(one)
-    assert books(one)[1] + books(one, "bob")[1] <= 24
 
 
 def test_the_request_goes_before_the_quota_and_that_before_the_node() -> None:

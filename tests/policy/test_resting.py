@@ -10,7 +10,7 @@ from support.policy_world import GIB, World, gpu, process
 
 from jupyter_gpushare.node.views.status import DisplayState, display_state
 from jupyter_gpushare.policy.books.demand import attained
-from jupyter_gpushare.policy.measure.resting import RESTS, look
+from jupyter_gpushare.policy.measure.stillness import RESTS, look_at_resting
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import ParkWhen, PolicyConfig
@@ -107,10 +107,10 @@ def test_work_on_its_gpu_is_seen_between_two_looks_at_its_processes() -> None:
     world = program()
     wait(world, 2 * RESTS)
     assert shown(world) is DisplayState.IDLE
-    events = [*look(world.state, {}, {ZERO: frozenset({ALICE})}, world.at + 1.0)]
+    events = [*look_at_resting(world.state, {}, {ZERO: frozenset({ALICE})}, world.at + 1.0)]
     assert isinstance(events[-1], ev.Rested)
     assert events[-1].activity is Activity.BUSY
-    assert [*look(world.state, {}, {ZERO: frozenset()}, world.at + 1.0)] == []
+    assert [*look_at_resting(world.state, {}, {ZERO: frozenset()}, world.at + 1.0)] == []
 
 
 def test_who_asks_for_a_turn_is_busy_again() -> None:
@@ -138,7 +138,9 @@ def test_who_waits_for_its_turn_does_not_rest() -> None:
     world = program()
     wait(world, RESTS / 2)
     state = replace(world.state, takers=world.state.takers.set(ALICE, Taker(overran=True)))
-    (seen,) = look(state, {ALICE: world.vitals[1]}, {ZERO: frozenset()}, world.at + EVERY)
+    (seen,) = look_at_resting(
+        state, {ALICE: world.vitals[1]}, {ZERO: frozenset()}, world.at + EVERY
+    )
     assert isinstance(seen, ev.StillnessMeasured)
     assert seen.since is None
 

@@ -100,23 +100,6 @@ def test_example_d() -> None:
     assert choose_node(sums, ask) == 1, "the best GPU decides, not the sum of the node"
 
 
-def test_example_e_where_the_source_errs() -> None:
-    """The source says that all three nodes can take it with 80 left.
-
-    It needs 90 of an A3, so the A3s of B and C with 80 do not fit. B's best is its A1 with 30, and
-    C's is its A2 with 80. A and C are equal, and A is the first.
-    """
-    ask = needs(30, 50, 90)
-    a = rooms(0, 20, 80)
-    b = rooms(("A1", 0), ("A1", 30), ("A3", 80))
-    c = rooms(("A1", 20), ("A2", 80), ("A3", 80))
-    assert choose_node((a, b, c), ask) == 0
-    assert choose_node((c, b, a), ask) == 0, "of equal nodes the first"
-    assert choose_node((b, a), ask) == 1, "30 is less than 80"
-    assert chosen(b, ask) == 1
-    assert chosen(c, ask) == 1
-
-
 def test_example_f_is_reclaimed_from_batch() -> None:
     """Nothing fits. On C's A1 20 are free and batch tasks have 40: together more than 35.
 
@@ -134,11 +117,6 @@ def test_example_f_is_reclaimed_from_batch() -> None:
     assert choose_node(back, ask) == 2
     assert chosen(back[2], ask) == 0
     assert c[0].reclaimed(10) == 50, "with a least share for batch"
-
-
-def test_example_g() -> None:
-    """20 of 50, 10, 0, 0: the first."""
-    assert chosen(rooms(50, 10, 0, 0), needs(20)) == 0
 
 
 def test_batch_goes_where_it_runs_for_the_shortest_time() -> None:
@@ -321,19 +299,6 @@ def test_backfill_goes_by_predicted_seconds_where_these_are_sure(
     carol = dataclasses.replace(expects(10, seconds, sure=sure), priority_class=BATCH)
     decision = program("carol", 3, carol)
     assert isinstance(decision, core.Grant if goes else core.Wait)
-
-
-@pytest.mark.parametrize("gone", [False, True])
-def test_shares_are_there_after_a_restart(gone: bool) -> None:
-    world = node()
-    ask(world, "alice", 1, expects(40))
-    ask(world, "bob", 2, batch(60))
-    ask(world, "dave", 4, expects(35))
-    if gone:
-        world.run(cmd.Release(world.at, "lease-4", "dave"))
-    state = replayed(world.state)
-    core.check(state)
-    assert dict(state.given) == dict(world.state.given)
 
 
 # -- where tasks take turns ---------------------------------------------------------------------

@@ -11,7 +11,7 @@ from support.policy_world import GIB, World, gpu, process
 from jupyter_gpushare.node.views.status import DisplayState, display_state
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import Stall, Turn
-from jupyter_gpushare.policy.measure.stalled import look
+from jupyter_gpushare.policy.measure.stillness import look_at_stalled
 from jupyter_gpushare.policy.say.effects import Signal
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
@@ -193,12 +193,12 @@ def test_one_that_waits_for_its_turn_is_held_by_us() -> None:
         leases=world.state.leases.set(ALICE, lease),
     )
     quiet = {ZERO: frozenset({ALICE})}
-    (seen,) = look(state, {ALICE: STILL}, quiet, world.at, world.config)
+    (seen,) = look_at_stalled(state, {ALICE: STILL}, quiet, world.at, world.config)
     assert isinstance(seen, ev.StillnessMeasured)
     assert seen.since is None
     holds = state.turns.set(ALICE, Turn(TurnPhase.HOLDS, world.at))
     state = replace(state, turns=holds)
-    (seen,) = look(state, {ALICE: STILL}, quiet, world.at, world.config)
+    (seen,) = look_at_stalled(state, {ALICE: STILL}, quiet, world.at, world.config)
     assert isinstance(seen, ev.StillnessMeasured)
     assert seen.since == world.at
 

@@ -11,7 +11,6 @@ from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import MIB
 from jupyter_gpushare.policy.words.model import (
     GpuReading,
-    HolderAction,
     ProcessReading,
     Quota,
     Request,
@@ -76,14 +75,6 @@ def test_who_names_more_than_the_screen_leaves_is_told_what_can_be_had() -> None
     assert isinstance(answer, core.Wait)
     assert "leave at most 23.84 GiB on a GPU" in answer.message
     assert isinstance(world.request("bob", 2, Request(memory=23 * GIB)), core.Grant)
-
-
-def test_a_screen_is_nobodys_fault() -> None:
-    world = workstation(audit_action=HolderAction.KILL, audit_grace=1.0)
-    for _ in range(3):
-        world.at += 10.0
-        world.observe()
-    assert not world.state.flags
 
 
 def test_what_a_task_draws_belongs_to_its_lease() -> None:

@@ -180,21 +180,6 @@ def test_many_batch_tasks_have_no_more_than_a_twentieth_for_that() -> None:
     assert 0.05 <= sum(crowd.share(actor, 2000) for actor in batch) <= 0.05 + 4 / 50
 
 
-def test_neither_many_kernels_nor_many_short_cells_gain() -> None:
-    """Alice's three kernels run one short cell after the other, Bob one long one."""
-    crowd = Crowd()
-    many = [crowd.come("alice", pid) for pid in (1, 2, 3)]
-    bob = crowd.come("bob", 4)
-    crowd.seconds(10)
-    for second in range(1500):
-        for actor in many:
-            if crowd.computes(actor) and second % 5 == 0:
-                crowd.cell_ends(actor)
-                crowd.cell_begins(actor)
-        crowd.second()
-    assert crowd.share(bob, 1000) >= 0.3, "a half would be fair, a quarter is what each task has"
-
-
 @pytest.mark.parametrize("alone", [5, 25, 45])
 def test_a_short_cell_does_not_wait_because_its_person_used_a_little_more(alone: int) -> None:
     """Whatever doubling lies between: Alice's training had the GPU for less than Bob's cells."""
@@ -382,29 +367,6 @@ def test_a_request_is_told_that_the_task_that_computes_is_pinned() -> None:
     assert "pinned" not in later.message
 
 
-@pytest.mark.parametrize(
-    ("pinned", "gap"),
-    [(["alice"], 0), (["alice", "alice", "alice"], 25), (["carol", "bob", "alice"], 7)],
-)
-def test_pins_suspend_the_bound_for_no_longer_than_is_allowed(pinned: list[str], gap: int) -> None:
-    """Each pin makes the others' longest wait longer by the limit at most."""
-    config = dataclasses.replace(PINS, owed_most=0.0)
-    crowd = Crowd(config)
-    actors = {who: crowd.come(who, pid) for pid, who in enumerate(("alice", "bob", "carol"), 1)}
-    for who in pinned:
-        pin(crowd, actors[who], 1e4)
-        crowd.seconds(gap)
-    crowd.seconds(60 * QUANTUM)
-    window = 10 * len(actors) * QUANTUM + len(pinned) * LIMIT
-    for actor in actors.values():
-        sums = [0, *itertools.accumulate(crowd.had[actor.pid])]
-        least = min(
-            (end - begin for begin, end in zip(sums, sums[int(window) :], strict=False)),
-            default=QUANTUM,
-        )
-        assert least >= QUANTUM - 1, f"{actor} starves"
-
-
 @given(st.floats(0, 1e9), st.floats(0, 1e9), st.floats(0.01, 1e4))
 def test_levels_double(one: float, other: float, quantum: float) -> None:
     low, high = sorted((one, other))
@@ -412,11 +374,3 @@ def test_levels_double(one: float, other: float, quantum: float) -> None:
     lvl = levels.level(high, quantum)
     assert high >= levels.reaches(lvl, quantum) * (1 - 1e-9)
     assert high < levels.reaches(lvl + 1, quantum) * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("service", "expected"), [(0, 0), (9.9, 0), (10, 1), (19.9, 1), (20, 2), (40, 3), (81, 4)]
-)
-def test_a_level_is_a_doubling_of_the_quantum(service: float, expected: int) -> None:
-    assert levels.level(service, 10.0) == expected
-    assert levels.reaches(expected, 10.0) <= service

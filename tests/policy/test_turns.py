@@ -18,10 +18,8 @@ from support.policy_turns import (
 )
 from support.policy_world import GIB, gpu, plain_config, process
 
-from jupyter_gpushare.node.views import sharing
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import shares
-from jupyter_gpushare.policy.turns import levels, order
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
@@ -35,7 +33,7 @@ from jupyter_gpushare.policy.words.model import (
     Request,
 )
 from jupyter_gpushare.policy.words.recalls import Give, RecallPhase
-from jupyter_gpushare.policy.words.turns import TURN_MOVES, Figures, Share, ShareMode, TurnPhase
+from jupyter_gpushare.policy.words.turns import Figures, Share, ShareMode
 
 UUID = gpu(0).uuid
 
@@ -104,15 +102,6 @@ def test_a_third_fits_when_two_take_turns() -> None:
     assert phase(at, _alice) is None, "alone again"
 
 
-def test_who_cannot_be_gated_is_placed_plainly() -> None:
-    at = world()
-    alice = come(at, "alice", 1)
-    alice.gated = False
-    at.train(alice, 3)
-    refused = at.request("bob", 2, Request(1, 12 * GIB), wait=False)
-    assert isinstance(refused, core.Refuse)
-
-
 def test_a_newcomer_is_unknown_and_placed_plainly() -> None:
     at = world()
     alice = come(at, "alice", 1)
@@ -123,39 +112,6 @@ def test_a_newcomer_is_unknown_and_placed_plainly() -> None:
     unmeasured = at.request("bob", 2, Request(1, 12 * GIB), wait=False)
     assert isinstance(unmeasured, core.Refuse), "its word alone is not enough"
     come(at, "bob", 2, gib=12)
-
-
-def test_a_stopped_holder_loses_the_turn_but_not_its_memory() -> None:
-    """The other computes only when a measurement says that there is room."""
-    at, alice, bob = two_by_turns(dataclasses.replace(CONFIG, heartbeat_timeout=15.0))
-    come(at, "carol", 3, gib=8)
-    at.train(alice, 1)
-    at.begin_step(alice)
-    assert at.memory[(1, UUID)] == 10 * GIB
-    alice.stopped = True
-    for _ in range(40):
-        at.train(bob, 1)
-        at.second()
-    assert phase(at, alice) == "rest"
-    assert at.state.leases[alice.lease].stalled
-    assert phase(at, bob) == "waits", "8 GiB of the common region may still be alice's"
-    at.observe()
-    at.second()
-    assert phase(at, bob) == "waits", "and they are"
-    at.memory[(1, UUID)] = 2 * GIB
-    at.observe()
-    assert phase(at, bob) == "holds"
-
-
-def test_a_holder_that_dies_gives_all_back_at_once() -> None:
-    at, alice, bob = two_by_turns()
-    come(at, "carol", 3, gib=8)
-    at.train(bob, 1)
-    at.begin_step(alice)
-    del at.actors[alice.lease]
-    at.die(1)
-    at.observe()
-    assert phase(at, bob) in (None, "holds")
 
 
 def test_who_overruns_is_told_of_and_bars_nobody() -> None:
@@ -190,16 +146,6 @@ def test_patience_ends_with_a_lower_limit() -> None:
     assert used <= 24 * GIB
 
 
-def test_who_tells_too_little_frees_nothing_that_it_uses() -> None:
-    at = world()
-    alice = come(at, "alice", 1, kept=0, step=0)
-    at.train(alice, 3)
-    at.memory[(1, UUID)] = 13 * GIB
-    at.observe()
-    refused = at.request("bob", 2, Request(1, 12 * GIB), wait=False)
-    assert isinstance(refused, core.Refuse), "13 GiB are in use, whatever she says"
-
-
 def test_what_a_task_tells_is_cut_to_what_can_be() -> None:
     """To its own GPUs, each once, and to their size."""
     at = world(2)
@@ -225,28 +171,6 @@ def test_an_idle_task_has_no_turn_until_it_asks() -> None:
     alice.in_step = False
     at.begin_step(alice)
     assert phase(at, alice) == "waits"
-
-
-def test_two_gpus_are_had_at_once_or_not_at_all() -> None:
-    """Three tasks, each on two of three GPUs: the classical circle."""
-    at = world(gpus=3, config=dataclasses.replace(CONFIG, max_tasks_per_gpu=2))
-    ring = []
-    for pid in (1, 2, 3):
-        ring.append(come(at, "abc"[pid - 1], pid, kept=1, step=2, gib=10, gpus=2))
-    turns_had = {actor.lease: 0 for actor in ring}
-    for _ in range(200):
-        for actor in ring:
-            at.train(actor, 1)
-        at.second()
-        computing = [n for n, t in at.state.turns.items() if t.phase is TurnPhase.HOLDS]
-        for name in computing:
-            turns_had[name] += 1
-        for one in computing:
-            for other in computing:
-                if one != other:
-                    mine = {part.gpu for part in at.state.leases[one].allocations}
-                    assert not mine & {part.gpu for part in at.state.leases[other].allocations}
-    assert all(count > 10 for count in turns_had.values()), "everybody had turns"
 
 
 def why(at: TurnWorld, lease: str) -> str:
@@ -381,72 +305,6 @@ def test_an_idle_task_empties_its_cache_at_once() -> None:
     assert not alice.closed or phase(at, alice) is not None
 
 
-def test_who_has_the_turn_and_is_alone_in_it_is_asked_too() -> None:
-    """Nobody else computes, so it never hands over, and its cache grows."""
-    at, alice, bob = two_by_turns()
-    alice.temporary = 2 * GIB
-    who = (bob.lease, "bob", process(2))
-    while phase(at, bob) != "waits":
-        at.train(alice, 1)
-        at.train(bob, 1)
-        at.second()
-    bob.waiting, bob.idle = False, True
-    at.run(cmd.EndTurn(at.at, *who))
-    at.run(cmd.SetActivity(at.at, *who, Activity.IDLE))
-    at.observe()
-    alice.cache = 14 * GIB
-    at.train(alice, 2)
-    at.begin_step(alice)
-    at.second()
-    at.observe()
-    assert phase(at, alice) == "holds"
-    assert at.memory[(1, UUID)] > alice.persistent + alice.temporary
-    carol = at.request("carol", 3, Request(1, 13 * GIB))
-    assert isinstance(carol, core.Wait)
-    at.second()
-    at.end_step(alice)
-    at.at += 0.1
-    at.observe()
-    assert at.state.leases[carol.lease].phase is LeasePhase.HELD
-    assert phase(at, alice) == "holds"
-    assert not alice.waiting
-
-
-def test_who_waits_has_a_place_in_the_line() -> None:
-    """Who had least is next, and the status says it to the ones who wait."""
-    at, alice, bob = two_by_turns()
-    carol = come(at, "carol", 3, gib=8)
-    for _ in range(60):
-        for actor in (alice, bob, carol):
-            at.train(actor, 1)
-        at.second()
-        waiting = [one for one in (alice, bob, carol) if phase(at, one) == "waits"]
-        if len(waiting) == 2:
-            break
-    else:
-        raise AssertionError("two of three wait for the third")
-    line = sorted(waiting, key=lambda one: levels.rank(at.state, CONFIG, one.lease))
-    assert [order.place(at.state, CONFIG, one.lease, at.at) for one in line] == [1, 2]
-    for place, one in enumerate(line, 1):
-        told = sharing.of_lease(
-            at.state, at.state.leases[one.lease], at.at, 100.0, CONFIG, lambda _: ()
-        )
-        assert (told["turn"], told["turn_place"]) == ("waits", place)
-        assert told["turn_since"] == at.state.turns[one.lease].since + 100.0
-    (holder,) = (one for one in (alice, bob, carol) if one not in waiting)
-    told = sharing.of_lease(
-        at.state, at.state.leases[holder.lease], at.at, 0.0, CONFIG, lambda _: ()
-    )
-    assert told["turn_place"] is None
-    for _ in range(9 * int(CONFIG.quantum)):
-        at.train(holder, 1)
-        at.second()
-        if phase(at, holder) == "waits":
-            break
-    assert phase(at, line[0]) == "holds", "the first in line is next"
-    assert order.place(at.state, CONFIG, line[1].lease, at.at) == 1
-
-
 pytestmark = pytest.mark.timeout(900)
 
 QUICK = settings(
@@ -524,10 +382,3 @@ def test_a_turn_is_had_only_where_the_task_is_gated() -> None:
     history.restart()
     history.wait_until_all_had_a_turn()
     history.everybody_trains(37)
-
-
-def test_no_turn_is_moved_outside_the_table() -> None:
-    """Everything that may follow a phase is in the one table."""
-    assert set(TURN_MOVES) == set(TurnPhase)
-    assert TurnPhase.HOLDS not in TURN_MOVES[TurnPhase.REST], "a turn is asked for"
-    assert all(phase not in targets for phase, targets in TURN_MOVES.items())

@@ -6,7 +6,6 @@ import dataclasses
 from dataclasses import dataclass
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.turns import order
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import Activity, LeaseId, Quota, Request
 from jupyter_gpushare.policy.words.recalls import Give
@@ -121,17 +120,3 @@ class Room(TurnWorld):
     def cell_begins(self, actor: Actor) -> None:
         actor.idle = False
         self.run(cmd.SetActivity(self.at, *self.who(actor), Activity.BUSY))
-
-
-def check_locks(room: Room) -> None:
-    """No lock is too long, and nobody is locked for nobody."""
-    shared = order.sharers(room.state, room.config)
-    held = set(order.holders(room.state, shared).values())
-    for name, turn in room.state.turns.items():
-        if turn.lock is not None:
-            assert turn.lock.until - turn.lock.since <= MOST
-            assert room.state.taker(name).by_lock
-            assert room.state.last_seen[name] >= turn.lock.until or turn.lock.until <= room.at
-    for actor in room.lockers():
-        if actor.is_locked:
-            assert held, "somebody is locked for nobody"

@@ -25,7 +25,7 @@ from jupyter_gpushare.policy.books.state import (
     ReservationKey,
     State,
 )
-from jupyter_gpushare.policy.measure.resting import watched
+from jupyter_gpushare.policy.measure.stillness import watched
 from jupyter_gpushare.policy.recall import growing, offers, patience, plan
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
@@ -619,12 +619,6 @@ class World:
         )
         self.run(cmd.Observe(self.at, self.readings(), None, vitals))
         self.nobody_waits_for_a_lift()
-
-    def observe_only(self, index: int) -> None:
-        """Measure one GPU; nothing is heard of the others."""
-        self.run(
-            cmd.Observe(self.at, tuple(r for r in self.readings() if r.uuid == gpu(index).uuid))
-        )
 
     def measured(self) -> State:
         """The state as it would be if somebody measured now; the world itself goes on."""

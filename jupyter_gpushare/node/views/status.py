@@ -34,7 +34,7 @@ from ...policy.books.lifts import entitled
 from ...policy.books.placement import wanted
 from ...policy.books.quotas import QuotaBook, QuotaSource
 from ...policy.books.state import Lease, State
-from ...policy.measure import stalled, watchdog
+from ...policy.measure import stillness, watchdog
 from ...policy.measure.observe import owner
 from ...policy.recall import lifts
 from ...policy.recall.offers import idle_until
@@ -635,7 +635,7 @@ class Sheet:
     def _stall(self, lease: Lease) -> doc.Stall | None:
         """The next step against a stalled task; ``at`` is set while the time for it runs."""
         stall = lease.stall
-        step = None if stall is None else stalled.following(lease, stall, self._config)
+        step = None if stall is None else stillness.following(lease, stall, self._config)
         if step is None:
             return None
         at = None if step.at is None else step.at + self._offset

@@ -15,7 +15,6 @@ from ..words.config import PolicyConfig
 from ..words.model import (
     Activity,
     EnvironmentName,
-    Gpu,
     GpuUuid,
     LeaseId,
     LeasePhase,
@@ -39,14 +38,10 @@ SPARE: Final = 1.05
 AGAIN: Final = 0.02
 
 
-def of_kind(request: Request, gpu: Gpu) -> Expected | None:
-    """What a request is predicted to need on this GPU; ``None``: nobody predicted that."""
-    return next((one for one in request.expected if one.kind == gpu.name), None)
-
-
 def expected_on(state: State, request: Request, gpus: Iterable[GpuUuid]) -> Expected | None:
     """What it is predicted to need where it needs most of these; ``None``: not predicted."""
-    found = [of_kind(request, state.gpus[gpu].gpu) for gpu in gpus if gpu in state.gpus]
+    by_kind = {one.kind: one for one in reversed(request.expected)}
+    found = [by_kind.get(state.gpus[gpu].gpu.name) for gpu in gpus if gpu in state.gpus]
     known = [one for one in found if one is not None]
     if not known or len(known) < len(found):
         return None

@@ -6,8 +6,8 @@ from typing import Final
 
 from ..words.config import MIB
 from ..words.model import Allocation, Bytes, GpuUuid, LeaseId, LeasePhase
-from .copies import replace
 from .state import Lease, ReservationKey, State
+from .table import replace
 
 #: Lifts are multiples of this; smaller rises are not told.
 STEP: Final = 256 * MIB

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from ..words.model import GpuUuid, LeasePhase
-from .copies import replace
 from .demand import wanting
 from .placement import GpuRoom
 from .state import Lease, State
+from .table import replace
 
 #: Seconds for which others wait for one move.
 LONGEST: Final = 120.0

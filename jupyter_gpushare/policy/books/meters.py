@@ -16,8 +16,8 @@ from ..words.promises import WHOLE, Meter, PromiseState
 from ..words.turns import TurnPhase
 from . import compute
 from .compute import WINDOW
-from .copies import replace
 from .state import State
+from .table import replace
 
 #: Parts in which a floor is given: six a minute, or a quantum or a step, as `piece` says.
 PIECES: Final = 6

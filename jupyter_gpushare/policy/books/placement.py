@@ -22,7 +22,7 @@ from ..words.model import Allocation, Bytes, GpuUuid, Quota, RefusalReason
 from ..words.promises import WHOLE, Expected
 
 
-@dataclass(frozen=True)  # no slots: see :mod:`.copies`
+@dataclass(frozen=True)  # no slots: see :func:`.table.replace`
 class GpuRoom:
     """One GPU as one environment sees it.
 

@@ -32,8 +32,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..words.model import EnvironmentName, LeaseId, PriorityClass
-from .copies import replace
-from .table import Map
+from .table import Map, replace
 
 E = TypeVar("E", bound="tuple[Any, ...]")
 

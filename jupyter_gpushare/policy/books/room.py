@@ -24,9 +24,9 @@ from ..words.model import (
 )
 from ..words.promises import WHOLE, Expected
 from . import compute, shares
-from .copies import replace
 from .placement import ByShare, GpuRoom, Granted, NoRoom, Placement, held, place, wanted
 from .state import GpuState, Lease, State
+from .table import replace
 
 
 def try_place(

@@ -15,10 +15,10 @@ from typing import Final, TypeVar
 from ..words.config import PolicyConfig
 from ..words.model import Bytes, EnvironmentName, Gpu, GpuUuid, LeaseId, LeasePhase
 from ..words.turns import Figures, Share, ShareMode
-from .copies import replace
 from .demand import ranks
 from .placement import GpuRoom
 from .state import Reservation, State
+from .table import replace
 
 T = TypeVar("T")
 

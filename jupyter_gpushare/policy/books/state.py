@@ -38,10 +38,9 @@ from ..words.model import (
 from ..words.promises import Progress, Promised
 from ..words.recalls import Give, Recall, RecallKey
 from ..words.turns import Figures, Share, Taker, Turn, TurnPhase
-from .copies import replace
 from .queue import Account, Queue
 from .quotas import QuotaBook
-from .table import Map
+from .table import Map, replace
 
 ClaimKey = tuple[LeaseId, GpuUuid]
 ReservationKey = tuple[EnvironmentName, GpuUuid]
@@ -112,7 +111,7 @@ class Lease:
     are the most that it was measured to use on each GPU, where its reservation follows that;
     it has ended ``known_by`` cells or steps since it was first measured to use any.
 
-    ``rests`` is what was seen of a program that may compute nothing (:mod:`..measure.resting`).
+    ``rests`` is what was seen of a program that may compute nothing (:mod:`..measure.stillness`).
     ``steps`` are those that it had ended when it last told of its memory, and a process
     ``joined_at`` it last then. ``attained`` are the GPU-seconds that it had without a turn, until
     then (:func:`.demand.attained`). ``progress`` is how far it is, ``claimed`` the least of the
@@ -309,7 +308,7 @@ class Stall:
 
     ``None``: it may have made progress, or no request waits for its memory. At the last look,
     ``looked_at``, its processes had used ``cpu`` seconds of processor time (``None``: unknown).
-    ``acted`` counts the steps taken against it since then (:mod:`..measure.stalled`).
+    ``acted`` counts the steps taken against it since then (:mod:`..measure.stillness`).
     """
 
     since: float | None = None

@@ -1,4 +1,4 @@
-"""``Map``: a mapping that never changes; a change gives another one.
+"""Frozen data and its changed copies: :func:`replace`, and ``Map``, a mapping that never changes.
 
 Up to Python 3.13 it is the tree of the package ``immutables``. That package has no wheels for later
 versions of Python: without a compiler it does not install there, or reads twenty times slower. So
@@ -8,13 +8,17 @@ Neither serves all. With 10,000 leases a change takes 1 µs in the tree and 100 
 copied, and each sign of life changes one. ``rpds-py``, whose wheels are kept, changes in 4 µs. But
 it reads in three times, and walks in ten times what both others take: 25 ms for 10,000 leases,
 which each tick walks.
+
+``replace`` is that of dataclasses without calling ``__init__``. A grant makes a dozen states of
+some forty fields each, and ``__init__`` would set each field by itself. A class without slots keeps
+its fields in one dictionary, and the copy takes that as a whole.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -59,4 +63,19 @@ if sys.version_info < (3, 14):
 else:
     Map = Copied
 
-__all__ = ["Copied", "Map"]
+if TYPE_CHECKING:
+    from dataclasses import replace as replace
+else:
+    import dataclasses
+
+    def replace(thing: Any, /, **changes: Any) -> Any:
+        """As ``dataclasses.replace``, which is called for a class with slots."""
+        fields = getattr(thing, "__dict__", None)
+        if fields is None or not changes.keys() <= fields.keys():
+            return dataclasses.replace(thing, **changes)
+        copy = object.__new__(type(thing))
+        copy.__dict__.update(fields, **changes)
+        return copy
+
+
+__all__ = ["Copied", "Map", "replace"]

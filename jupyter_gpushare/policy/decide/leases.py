@@ -14,8 +14,21 @@ from ..words.model import (
 )
 from ..words.turns import TurnPhase
 from . import out_of_service, rebuild
-from .draft import Decision, Done, Draft, Grant, Refuse, Wait, decides, end_promise
-from .own import goes_on, of_task, own_lease, own_task, unknown_lease
+from .draft import (
+    Decision,
+    Done,
+    Draft,
+    Grant,
+    Refuse,
+    Wait,
+    decides,
+    end_promise,
+    goes_on,
+    of_task,
+    own_lease,
+    own_task,
+    unknown_lease,
+)
 from .recalls import ask_back
 from .serving import serve
 

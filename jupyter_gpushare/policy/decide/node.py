@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..books import links
-from ..measure import following, naming
+from ..measure import following
 from ..measure.observe import observe, told_apart, unused, used_by_environment
 from ..recall import lifts, plan
 from ..say import texts
@@ -22,8 +22,7 @@ from ..words.model import (
     PriorityClass,
 )
 from . import given, out_of_service, rebuild
-from .draft import Decision, Done, Draft, decides
-from .own import goes_on
+from .draft import Decision, Done, Draft, decides, goes_on
 from .recalls import ask_back, set_limits
 from .serving import serve
 
@@ -100,7 +99,7 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
     vitals = dict(command.vitals)
     draft.emit(*observe(draft.state, command.readings, draft.at, draft.config, vitals))
     _follow(draft, command.readings)
-    draft.emit(*naming.down(draft.state, command.readings, draft.at, draft.config))
+    draft.emit(*following.named_down(draft.state, command.readings, draft.at, draft.config))
     given.correct(draft)
     seen_gpus = frozenset(one.uuid for one in command.readings if one.problem is None)
     draft.emit(*plan.gave(draft.state, draft.config, command.at, seen_gpus))

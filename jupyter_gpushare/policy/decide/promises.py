@@ -15,8 +15,7 @@ from ..words import events as ev
 from ..words.model import LeasePhase, RefusalReason
 from ..words.promises import Promised, PromiseState, ShareWhy
 from . import given
-from .draft import Decision, Done, Draft, Refuse, end_promise
-from .own import of_task
+from .draft import Decision, Done, Draft, Refuse, end_promise, of_task
 from .recalls import ask_back
 
 

@@ -21,8 +21,7 @@ from ..words.model import (
 )
 from ..words.recalls import Give, Recall, RecallPhase, Why
 from ..words.turns import TurnEnd, TurnPhase
-from .draft import Decision, Done, Draft, Refuse
-from .own import of_task, unknown_lease
+from .draft import Decision, Done, Draft, Refuse, of_task, unknown_lease
 from .serving import serve, serve_restores, waits_for_link
 
 

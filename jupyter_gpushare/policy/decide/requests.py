@@ -26,8 +26,7 @@ from ..words.model import (
     Reserve,
 )
 from . import given, out_of_service, quotas
-from .draft import Decision, Draft, Grant, Refuse, Wait, decides
-from .own import of_task
+from .draft import Decision, Draft, Grant, Refuse, Wait, decides, of_task
 from .recalls import ask_back, set_limits
 from .serving import delays, fit, grant, serve, waits_for_link
 from .waiting import held_up_text, joined, no_room_text, spent_text

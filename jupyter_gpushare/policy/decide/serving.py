@@ -63,17 +63,14 @@ View = Callable[[tuple[GpuRoom, ...]], tuple[GpuRoom, ...]]
 def _ways(
     draft: Draft, environment: EnvironmentName, request: Request
 ) -> Iterator[tuple[View, bool]]:
-    """How a request may be placed: by its share first, in each view; then by turns, in each."""
-    for by_turns in (False, True) if request.expected else (False,):
-        for view in _views(draft, environment):
-            yield view, by_turns
+    """How a request may be placed: by its share first, in each view; then by turns, in each.
 
-
-def _views(draft: Draft, environment: EnvironmentName) -> Iterator[View]:
-    """The GPUs as they are; then as they would be if the tasks that can take turns did."""
+    The views are the GPUs as they are; then as they would be if the tasks that can take turns did.
+    """
     state, config = draft.state, draft.config
-    for squeeze in (False, True) if state.takers or state.regions else (False,):
-        yield partial(shares.rooms, state, config, environment, squeeze=squeeze)
+    for by_turns in (False, True) if request.expected else (False,):
+        for squeeze in (False, True) if state.takers or state.regions else (False,):
+            yield partial(shares.rooms, state, config, environment, squeeze=squeeze), by_turns
 
 
 def settle_sharing(draft: Draft) -> None:

@@ -12,14 +12,13 @@ from ..recall import plan
 from ..turns import order
 from ..words import commands as cmd
 from ..words.config import PolicyConfig
-from . import leases, loans, node, out_of_service, promises, quotas, recalls, requests, turns
+from . import leases, node, out_of_service, promises, quotas, recalls, requests, turns
 from .draft import ANSWERS, Draft, Step
 from .serving import settle_sharing
 
 #: The files whose functions decide commands: who imports them has all (:data:`.draft.ANSWERS`).
 BY_SUBJECT: Final = (
     leases,
-    loans,
     node,
     out_of_service,
     promises,
@@ -33,7 +32,7 @@ BY_SUBJECT: Final = (
 def step(state: State, command: cmd.Command, config: PolicyConfig) -> Step:
     """Decide ``command`` and return the state after its events."""
     draft = Draft(state, config, command.at)
-    loans.expire(draft)
+    quotas.expire(draft)
     decision = ANSWERS[type(command)](draft, command)
     recalls.settle_newcomers(draft)
     if draft.state.promises or draft.state.given:

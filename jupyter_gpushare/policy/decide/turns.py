@@ -15,8 +15,7 @@ from ..words.model import (
 )
 from ..words.recalls import Give, RecallPhase
 from ..words.turns import TurnEnd, TurnPhase
-from .draft import Decision, Done, Draft, decides
-from .own import of_task, unknown_lease
+from .draft import Decision, Done, Draft, decides, of_task, unknown_lease
 from .serving import serve, settle_sharing
 
 

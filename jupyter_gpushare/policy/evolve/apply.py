@@ -6,7 +6,7 @@ from typing import Final
 
 from ..books.state import State
 from ..words import events as ev
-from . import claims, leases, lifts, node, promises, quotas, recalls, shares, turns
+from . import leases, memory, node, promises, quotas, recalls, turns
 from .steps import CHANGES, all_in_line
 
 
@@ -27,13 +27,11 @@ def evolve(state: State, event: ev.Event) -> State:
 
 #: The files whose functions carry events out: who imports them has all (:data:`.steps.CHANGES`).
 BY_SUBJECT: Final = (
-    claims,
     leases,
-    lifts,
+    memory,
     node,
     promises,
     quotas,
     recalls,
-    shares,
     turns,
 )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..books.copies import replace
 from ..books.queue import Waiting
 from ..books.state import Claim, Lease, Reservation, Stall, State
-from ..books.table import Map
+from ..books.table import Map, replace
 from ..words import events as ev
 from ..words.model import (
     Activity,
@@ -20,7 +19,7 @@ from ..words.model import (
 )
 from ..words.moves import LEASE_MOVES, InvariantBroken, move
 from ..words.recalls import MEMORY, Give, RecallKey, RecallPhase
-from . import lifts, promises, recalls, shares, turns
+from . import memory, promises, recalls, turns
 from .steps import (
     changed,
     changed_claim,
@@ -216,7 +215,7 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
     )
     if lease.request.expected or lease.id in state.given:
         state = promises.granted(state, lease)
-    state = shares.name_figures(state, lease)
+    state = memory.name_figures(state, lease)
     return uses(state, event.environment, event.at, opened)
 
 
@@ -229,7 +228,7 @@ def _reserved(state: State, lease: Lease, gpu: GpuUuid, size: Bytes, more: int) 
     if not held.lifted:
         return reserve(state, key, grown_held)
     lifted = grown - max(held.memory - held.lifted, size)
-    return lifts.lifted(state, key, replace(grown_held, lifted=lifted))
+    return memory.lifted(state, key, replace(grown_held, lifted=lifted))
 
 
 @evolves(ev.MemberJoined)
@@ -373,8 +372,9 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
         state,
         takers=drop(state.takers, lease.id),
         last_seen=drop(state.last_seen, lease.id),
+        promises=drop(state.promises, lease.id),
+        given=drop(state.given, lease.id),
     )
-    state = promises.ended(state, lease.id)
     if not lease.allocations:  # it waited, or was parked and all is given back
         return forget_lease(state, lease)
     for part in lease.allocations:

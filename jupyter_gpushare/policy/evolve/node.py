@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-from ..books.copies import replace
 from ..books.queue import Account
 from ..books.state import Flag, GpuState, Rebuild, State
-from ..books.table import Map
+from ..books.table import Map, replace
 from ..words import events as ev
 from ..words.model import FlagKind, FlagPhase, OutOfService
 from ..words.moves import InvariantBroken

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ..books import compute, meters
-from ..books.copies import replace
 from ..books.demand import attained
 from ..books.state import Lease, State
+from ..books.table import replace
 from ..words import events as ev
 from ..words.model import LeaseId, LeasePhase, Request, TaskKind
 from ..words.moves import move
@@ -30,15 +30,6 @@ def granted(state: State, lease: Lease) -> State:
     share = max(kept, 0 if known is None else known.share)
     given = state.given.set(lease.id, share) if share else drop(state.given, lease.id)
     return replace(state, given=given)
-
-
-def ended(state: State, lease: LeaseId) -> State:
-    """It has no right to any GPU any more."""
-    return replace(
-        state,
-        promises=drop(state.promises, lease),
-        given=drop(state.given, lease),
-    )
 
 
 def parked(lease: Lease, held: float, *, at_work: bool) -> Request:

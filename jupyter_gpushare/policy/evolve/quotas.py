@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import get_args
 
-from ..books.copies import replace
 from ..books.quotas import Lent, QuotaBook
 from ..books.state import (
     Budget,
     State,
 )
-from ..books.table import Map
+from ..books.table import Map, replace
 from ..words import events as ev
 from ..words.model import (
     BudgetLevel,
@@ -20,16 +19,12 @@ from ..words.model import (
 from .steps import all_in_line, charge, evolves
 
 
-def _rekey(state: State, at: float) -> State:
-    """Weights may have changed: say each waiting environment's place again."""
+def _requoted(state: State, at: float, book: QuotaBook) -> State:
+    """The state after the quotas changed: weights may be others, which say who is served first."""
+    state = replace(state, quotas=book)
     for environment in {item.environment for item in state.queue.waiting.values()}:
         state = charge(state, environment, at)
     return state
-
-
-def _requoted(state: State, at: float, book: QuotaBook) -> State:
-    """The state after the quotas changed."""
-    return _rekey(replace(state, quotas=book), at)
 
 
 @evolves(*get_args(ev.ChangesBook))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from ..books.copies import replace
 from ..books.state import State
+from ..books.table import replace
 from ..words import events as ev
 from ..words.model import Allocation, LeaseId
 from ..words.recalls import MEMORY, Give, Recall, RecallKey, RecallPhase, Why, moved

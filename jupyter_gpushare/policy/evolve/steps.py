@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from ..books.copies import replace
 from ..books.queue import Account
 from ..books.state import Claim, GpuState, Handle, Lease, Reservation, ReservationKey, State
-from ..books.table import Map
+from ..books.table import Map, replace
 from ..words import events as ev
 from ..words.model import (
     Bytes,

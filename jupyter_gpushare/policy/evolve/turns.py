@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..books import meters
-from ..books.copies import replace
 from ..books.demand import attained, computes, owed
 from ..books.state import Lease, Measured, State
+from ..books.table import replace
 from ..words import events as ev
 from ..words.model import LeaseId, ProcessId
 from ..words.moves import move

@@ -38,7 +38,7 @@ from ..words.model import (
 )
 from ..words.promises import WHOLE
 from ..words.turns import TurnPhase
-from . import resting, stalled, watchdog
+from . import stillness, watchdog
 
 #: Seconds after which what a parked task said to have given back is looked at again.
 SETTLES: Final = 10.0
@@ -119,13 +119,13 @@ def observe(
             over[key] = watchdog.Over(lease, size, lease in works)
     yield from watchdog.step(state, over, at, config)
     quiet = {gpu: parts.present - parts.moved for gpu, parts in seen.items() if not parts.opaque}
-    yield from stalled.look(state, vitals, quiet, at, config)
+    yield from stillness.look_at_stalled(state, vitals, quiet, at, config)
     worked = {
         gpu: parts.moved
         for gpu, parts in seen.items()
         if not parts.opaque and not state.gpus[gpu].gpu.simulated
     }
-    yield from resting.look(state, vitals, worked, at)
+    yield from stillness.look_at_resting(state, vitals, worked, at)
 
 
 def unused(

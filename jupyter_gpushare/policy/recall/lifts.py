@@ -30,7 +30,6 @@ from types import MappingProxyType
 from typing import Final
 
 from ..books import shares
-from ..books.copies import replace
 from ..books.lifts import (
     STEP,
     entitled,
@@ -43,6 +42,7 @@ from ..books.lifts import (
 from ..books.placement import GpuRoom, Granted, wanted
 from ..books.room import rooms_without, try_place
 from ..books.state import Lease, State
+from ..books.table import replace
 from ..words import events as ev
 from ..words.config import PolicyConfig
 from ..words.model import (

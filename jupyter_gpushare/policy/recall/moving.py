@@ -18,12 +18,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Set
 
-from ..books.copies import replace
 from ..books.demand import attained, computes, ranks, side_by_side, wanting
 from ..books.placement import GpuRoom, Granted
 from ..books.room import try_place
 from ..books.shares import in_time
 from ..books.state import Lease, State
+from ..books.table import replace
 from ..turns import levels
 from ..turns import order as turn_order
 from ..words.config import PolicyConfig
@@ -31,8 +31,7 @@ from ..words.model import GpuUuid, LeaseId, PriorityClass, Rung
 from ..words.recalls import Give, Why
 from ..words.turns import Moving, TurnPhase
 from . import offers, patience, stopping
-from .choosing import fewest
-from .offers import Offer
+from .offers import Offer, fewest
 
 
 def can_move(state: State, lease: Lease) -> bool:

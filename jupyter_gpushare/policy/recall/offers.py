@@ -20,7 +20,7 @@ no limit were lifted (:mod:`.lifts`). Turns have their own order (:mod:`..turns`
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -50,6 +50,27 @@ class Offer:
     due: float
     if_needed: bool
     order: tuple[float, ...]
+
+
+def fewest(
+    could: Iterable[LeaseId], going: Set[LeaseId], fits: Callable[[Set[LeaseId]], bool]
+) -> list[LeaseId]:
+    """The first of ``could`` that make room with those ``going``, without any that is not needed.
+
+    Of two of which one is enough the later one is left out. The result is empty if all of them
+    together would not make room.
+    """
+    asked: list[LeaseId] = []
+    for name in could:
+        asked.append(name)
+        if fits(going | set(asked)):
+            break
+    else:
+        return []
+    for name in tuple(reversed(asked)):
+        if fits((going | set(asked)) - {name}):
+            asked.remove(name)
+    return asked
 
 
 # -- caches ----------------------------------------------------------------------------

@@ -16,10 +16,10 @@ from functools import partial
 from typing import Final
 
 from ..books import placement
-from ..books.copies import replace
 from ..books.lifts import unlifted
 from ..books.room import most_tasks, rooms_without
-from ..books.state import Lease, State
+from ..books.state import State
+from ..books.table import replace
 from ..words.config import PolicyConfig
 from ..words.model import (
     BudgetLevel,
@@ -33,7 +33,6 @@ from ..words.model import (
 )
 from ..words.recalls import Give
 from . import offers, plan, stopping
-from .choosing import fewest
 
 #: The most idle leases that are looked at: those that are asked first.
 MOST_IDLE: Final = 16
@@ -114,7 +113,7 @@ def outlooks(
     for name in state.queue.waiting:
         lease, idle = state.leases[name], coming.get(name)
         if state.is_held_up(lease):
-            result[name] = Outlook(_budget(state, lease, at))
+            result[name] = Outlook(_budget(state, lease.environment, at))
             continue
         estimate = None
         if state.problem is None:
@@ -169,10 +168,8 @@ def of_newcomer(
     if isinstance(first, placement.Refused):
         never = first.reason is RefusalReason.TOO_LARGE
         return (Start.TOO_LARGE if never else Start.OVER_QUOTA), None
-    budget = state.budget(environment)
-    if budget.level is BudgetLevel.SPENT:
-        wait = None if budget.free_at is None else max(0.0, budget.free_at - at)
-        return Start.WAITS, None if wait is None else Estimate(wait, wait, Basis.BUDGET)
+    if state.budget(environment).level is BudgetLevel.SPENT:
+        return Start.WAITS, _budget(state, environment, at)
     if not state.quotas.lends(environment, 1):
         return Start.WAITS, None
     may_pass = state.queue.first_urgent() is None
@@ -200,8 +197,8 @@ def by_waits(waited: Sequence[float], so_far: float) -> Estimate | None:
     return Estimate(waited[first + quarter] - so_far, waited[-1 - quarter] - so_far, Basis.WAITS)
 
 
-def _budget(state: State, lease: Lease, at: float) -> Estimate | None:
-    budget = state.budget(lease.environment)
+def _budget(state: State, environment: EnvironmentName, at: float) -> Estimate | None:
+    budget = state.budget(environment)
     if budget.level is not BudgetLevel.SPENT or budget.free_at is None:
         return None
     wait = max(0.0, budget.free_at - at)
@@ -225,7 +222,7 @@ def _foreseen(state: State, config: PolicyConfig, at: float) -> dict[LeaseId, Id
         if not idle:
             break
         fits = partial(plan.fits_without, back, config, waiting)
-        needed = fewest(idle, frozenset(), fits)
+        needed = offers.fewest(idle, frozenset(), fits)
         if needed:
             found[waiting] = max((idle.pop(name) for name in needed), key=lambda one: one.left)
     return found
@@ -249,7 +246,7 @@ def _stopped(
         if not could or waiting in helped or kind is not PriorityClass.INTERACTIVE:
             continue
         fits = partial(plan.fits_without, back, config, waiting)
-        needed = fewest(could, frozenset(), fits)
+        needed = offers.fewest(could, frozenset(), fits)
         could = [name for name in could if name not in needed]
         if needed:
             last = max(needed, key=lambda name: left[name])

@@ -16,19 +16,18 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from ..books import shares
-from ..books.copies import replace
 from ..books.lifts import unlifted
 from ..books.placement import Granted, Placement
 from ..books.room import rooms_without, try_place
 from ..books.state import Claim, ClaimKey, Lease, Measured, State
+from ..books.table import replace
 from ..say import texts
 from ..words import events as ev
 from ..words.config import PolicyConfig
 from ..words.model import Activity, Allocation, Bytes, GpuUuid, LeaseId
 from ..words.recalls import FREES, Give, RecallPhase, Why
 from . import ending, growing, moving, offers, patience, reclaiming, stopping
-from .choosing import fewest
-from .offers import Offer
+from .offers import Offer, fewest
 
 N = TypeVar("N")
 

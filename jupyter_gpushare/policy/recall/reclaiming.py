@@ -16,8 +16,7 @@ from ..words.config import PolicyConfig
 from ..words.model import EnvironmentName, LeaseId, LeasePhase, Loan, TaskKind
 from ..words.recalls import Give, Why
 from . import moving, offers, patience, stopping
-from .choosing import fewest
-from .offers import Offer
+from .offers import Offer, fewest
 
 
 def reclaimed(state: State, config: PolicyConfig) -> Iterator[Offer]:

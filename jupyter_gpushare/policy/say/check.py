@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Final
 
 from ..books import compute
-from ..books.copies import replace
 from ..books.lifts import entitled, followers_on
 from ..books.state import Reservation, ReservationKey, State
+from ..books.table import replace
 from ..words.model import BudgetLevel, Bytes, ClaimPhase, GpuUuid, LeasePhase, PriorityClass
 from ..words.moves import InvariantBroken
 from ..words.promises import MOST_FLOORS, WHOLE

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator
 
 from ..books.compute import foreseen
-from ..books.copies import replace
 from ..books.lifts import entitled, followers_on
 from ..books.queue import Waiting
 from ..books.shares import current
 from ..books.state import Lease, State
+from ..books.table import replace
 from ..words import events as ev
 from ..words.model import (
     Activity,
