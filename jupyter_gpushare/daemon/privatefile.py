@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import Any, Final
 
-from ..protocol.privateplace import replace_private
+from ..protocol.privateplace import is_others, replace_private
 
 #: Bytes of a file that are read at most: as many as of an answer of the Hub's.
 LARGEST: Final = 16 * 2**20
@@ -22,7 +22,8 @@ def read(path: Path) -> tuple[Any, float]:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with open(os.open(path, flags), "rb") as file:
         there = os.fstat(file.fileno())
-        _check(there)
+        if why := is_others(there) if stat.S_ISREG(there.st_mode) else "is no file":
+            raise ValueError(f"it {why}")
         try:
             return json.loads(file.read(LARGEST)), there.st_mtime
         except RecursionError as error:
@@ -42,13 +43,3 @@ def settle(folder: Path) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
-
-
-def _check(there: os.stat_result) -> None:
-    """Raises :class:`ValueError` for what others could have written."""
-    if not stat.S_ISREG(there.st_mode):
-        raise ValueError("it is no file")
-    if there.st_uid != os.getuid():
-        raise ValueError(f"it belongs to user {there.st_uid}")
-    if stat.S_IMODE(there.st_mode) & 0o077:
-        raise ValueError(f"it is open to others (mode {there.st_mode & 0o777:o})")

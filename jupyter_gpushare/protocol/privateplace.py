@@ -80,12 +80,17 @@ def make_private(folder: str) -> None:
     with contextlib.suppress(FileExistsError):
         os.makedirs(folder, 0o700)
     there = os.lstat(folder)
-    if not stat.S_ISDIR(there.st_mode):
-        raise UnsafePlace(f"{folder} is no directory")
+    why = is_others(there) if stat.S_ISDIR(there.st_mode) else "is no directory"
+    if why:
+        raise UnsafePlace(f"{folder} {why}")
+
+
+def is_others(there: os.stat_result) -> str:
+    """Why others than we may have written what is there; empty if they may not."""
     if there.st_uid != os.getuid():
-        raise UnsafePlace(f"{folder} belongs to user {there.st_uid}")
-    if stat.S_IMODE(there.st_mode) & 0o077:
-        raise UnsafePlace(f"{folder} is open to other users (mode {there.st_mode & 0o777:o})")
+        return f"belongs to user {there.st_uid}"
+    is_open = stat.S_IMODE(there.st_mode) & 0o077
+    return f"is open to other users (mode {there.st_mode & 0o777:o})" if is_open else ""
 
 
 def replace_private(path: str | os.PathLike[str], text: bytes) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from .sizes import format_size
@@ -67,29 +67,8 @@ def first(document: object, subject: str, now: float) -> str:
 
 def figure(found: re.Match[str], now: float) -> str:
     """A figure in words; ``?`` for what is none."""
-    form, value, most = found[1], number(found[2]), number(found[3] or found[2])
-    if value is None or most is None:
-        return "?"
-    match form:
-        case "bytes":
-            return format_size(int(value))
-        case "percent":
-            return f"{100 * value:.0f} %"
-        case "hours":
-            return format_hours(value)
-        case "span":
-            return format_duration(value)
-        case "range":
-            return format_range(value, most)
-        case "left":
-            return format_duration(max(1.0, math.ceil(value - now)))
-        case "since":
-            return format_duration(max(0.0, now - value))
-        case "about":
-            return format_about(max(1.0, value - now))
-        case "clock":
-            return clock(value, now)
-    return "?"
+    form, value, most = _FORMS.get(found[1]), number(found[2]), number(found[3] or found[2])
+    return "?" if form is None or value is None or most is None else form(value, most, now)
 
 
 def format_hours(hours: float) -> str:
@@ -112,6 +91,20 @@ def clock(at: float, now: float) -> str:
     within = abs(at - now) < 6 * 86400
     form = "%H:%M" if same_day else "%a %H:%M" if within else "%d %b %H:%M"
     return time.strftime(form, moment)
+
+
+#: How a figure is written, by its form: of its value, its end, and the node's time.
+_FORMS: Final[Mapping[str, Callable[[float, float, float], str]]] = {
+    "bytes": lambda value, most, now: format_size(int(value)),
+    "percent": lambda value, most, now: f"{100 * value:.0f} %",
+    "hours": lambda value, most, now: format_hours(value),
+    "span": lambda value, most, now: format_duration(value),
+    "range": lambda value, most, now: format_range(value, most),
+    "left": lambda value, most, now: format_duration(max(1.0, math.ceil(value - now))),
+    "since": lambda value, most, now: format_duration(max(0.0, now - value)),
+    "about": lambda value, most, now: format_about(max(1.0, value - now)),
+    "clock": lambda value, most, now: clock(value, now),
+}
 
 
 def number(digits: str) -> float | None:

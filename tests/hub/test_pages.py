@@ -419,25 +419,6 @@ def test_rest_without_a_good_token_is_refused_in_json(
         hold("Error", answer.json())
 
 
-def test_rest_of_administrators_is_theirs(hub: RunningHub, tokens: dict[str, str]) -> None:
-    with held(hub, tokens["bob"], "his.ipynb", memory=GIB) as (_client, lease):
-        for verb, path, body, status in (
-            ("GET", "api/quotas", None, 403),
-            ("PUT", "api/quotas/alice", {"gpus": 8}, 403),
-            ("DELETE", "api/quotas/alice", None, 403),
-            ("POST", f"api/leases/{lease}/revoke", {"reason": "x"}, 403),
-            ("DELETE", f"api/leases/{lease}", None, 404),
-        ):
-            answer = ask(hub, verb, path, tokens["alice"], json=body)
-            assert answer.status_code == status, answer.text
-            hold("Error", answer.json())
-        assert leases(hub, tokens["bob"]) == [lease]
-        for path in ("usage?environment=bob", "history?environment=bob&limit=1000"):
-            answer = get(hub, f"api/{path}", tokens["alice"])
-            assert answer.status_code == 200
-            assert "bob" not in answer.text
-
-
 def test_a_cookie_alone_does_nothing_by_rest(
     hub: RunningHub, browsers: dict[str, httpx.Client]
 ) -> None:

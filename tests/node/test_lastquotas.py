@@ -71,7 +71,7 @@ def test_what_others_may_open_is_not_believed(
     last(file).keep(GROUPS, AT)
     file.chmod(mode)
     assert last(file).recall() is None
-    assert "open to others" in caplog.text
+    assert "open to other users" in caplog.text
 
 
 @needs_root
