@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from support.node import open_directory
 
 from jupyter_gpushare.link.dial import open_streams
@@ -241,18 +239,6 @@ async def test_hello_and_calls(place: Path) -> None:
         assert conn.peer.uid == os.getuid()
 
 
-async def test_answers_come_when_they_are_ready_not_in_order(place: Path) -> None:
-    async with open_house(place / "s") as house:
-        wire = await house.guest()
-        first = await wire.send(Method.REQUEST, task=TASK)
-        await wire.call(Method.STATUS)
-        ((conn, call),) = house.host.waiting
-        conn.notify("queued", {"position": 1})
-        conn.reply(call.id, {"lease": "l"})
-        assert isinstance(await wire.next(), Notification)
-        assert await wire.next() == Answer(first, {"lease": "l"})
-
-
 async def test_an_answer_that_is_no_json_is_our_bug_and_said_so(place: Path) -> None:
     async with open_house(place / "s") as house:
         wire = await house.guest()
@@ -435,24 +421,6 @@ async def test_an_over_long_line_ends_its_connection_only(place: Path, end: byte
         await other.call(Method.STATUS)
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(st.lists(st.binary(min_size=1, max_size=200).filter(lambda b: b"\n" not in b), max_size=5))
-def test_binary_garbage_is_answered_and_harms_nobody(place: Path, garbage: list[bytes]) -> None:
-    async def story() -> None:
-        async with open_house(place / "s") as house:
-            wire = await house.guest()
-            for line in garbage:
-                await wire.say(line + b"\n")
-            lines = [line for line in garbage if line.strip()]
-            for _ in lines:
-                assert (await wire.error()).error.reason is Reason.BAD_REQUEST
-            await wire.call(Method.STATUS)
-
-    asyncio.run(story())
-
-
 @pytest.mark.parametrize("half", [b"{", b'{"jsonrpc":"2.0","id":1,"method":"status"}', b"\xff"])
 async def test_half_a_line_and_then_the_end_is_no_call(place: Path, half: bytes) -> None:
     async with open_house(place / "s") as house:
@@ -613,21 +581,6 @@ async def test_all_connections_of_one_that_does_not_read_are_bounded_together(pl
         assert all(conn.owner == "mallory" for conn in house.host.closed)
 
 
-async def test_one_long_answer_on_each_of_many_connections_counts_too(place: Path) -> None:
-    limits = Limits(soft_buffer=1_000_000, hard_buffer=2_000_000)
-    async with open_house(place / "s", limits=limits, identity=ByToken()) as house:
-        good = await house.guest("mallory")
-        slow = [await house.guest("mallory") for _ in range(60)]
-        for wire in slow:
-            wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        theirs = house.host.opened[1:]
-        for conn in theirs:
-            conn.notify("queued", {"message": "x" * 600_000})
-        assert sum(conn.buffered for conn in theirs) < 2_700_000
-        await house.host.until(lambda: len(house.host.closed) > 50)
-        await good.call(Method.STATUS)
-
-
 async def test_all_that_do_not_read_are_bounded_together(place: Path) -> None:
     limits = Limits(soft_buffer=1_000_000, hard_buffer=2_000_000, total_buffer=4_000_000)
     async with open_house(place / "s", limits=limits, identity=ByToken()) as house:
@@ -690,21 +643,6 @@ async def test_open_calls_are_bounded(place: Path) -> None:
 
 
 # -- how many -------------------------------------------------------------------------
-
-
-async def test_connections_are_bounded(place: Path) -> None:
-    async with open_house(place / "s", limits=Limits(connections_per_user=2)) as house:
-        first, _second = await house.guest(), await house.guest()
-        third = await house.connect()
-        await third.send(Method.HELLO, protocol=1, client=CLIENT)
-        error = await third.error()
-        assert error.error.reason is Reason.RATE_LIMITED
-        assert "You have too many" in error.error.message
-        assert await third.ended()
-        await first.call(Method.STATUS)
-        first.writer.close()
-        await house.host.until(lambda: len(house.host.closed) == 2)
-        await house.guest()
 
 
 async def test_those_who_say_nothing_go_first(place: Path) -> None:
@@ -828,28 +766,6 @@ async def test_what_no_client_could_read_is_not_sent(place: Path) -> None:
         assert "cannot send" in refused.error.message
         house.host.answer = "short"
         await guest.call(Method.STATUS)  # it is connected still
-
-
-async def test_a_client_that_never_reads_is_closed_at_the_hard_bound(place: Path) -> None:
-    limits = Limits(
-        soft_buffer=100_000, hard_buffer=500_000, burst=100_000, calls_per_second=100_000.0
-    )
-    async with open_house(place / "s", limits=limits) as house:
-        house.host.answer = "x" * 50_000
-        rude, other = await house.guest(), await house.guest()
-        conn = house.host.opened[0]
-
-        async def flood() -> None:
-            with contextlib.suppress(ConnectionError):
-                while conn not in house.host.closed:
-                    await rude.send(Method.STATUS)
-                    await asyncio.sleep(0)
-
-        rude.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        async with asyncio.timeout(WITHIN):
-            await flood()
-        assert house.host.calls < 100, "what a client does not read must not pile up"
-        await other.call(Method.STATUS)
 
 
 async def test_ending_does_not_wait_for_a_client_that_never_reads(place: Path) -> None:

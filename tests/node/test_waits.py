@@ -18,11 +18,9 @@ from support.policy_world import GIB, World, gpu, plain_config, task
 from support.sheets import status_document
 
 from jupyter_gpushare.ledger.ledger import JSON, Ledger, Record
-from jupyter_gpushare.node.host.outcome import Outcome
 from jupyter_gpushare.node.views.lately import MOST, WINDOW, Lately
 from jupyter_gpushare.node.views.status import NodeFacts, Sheet
 from jupyter_gpushare.node.views.viewer import Viewer
-from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import room
 from jupyter_gpushare.policy.decide import waiting
 from jupyter_gpushare.policy.words import commands as cmd
@@ -383,30 +381,3 @@ def test_the_cost_of_a_status_grows_with_the_queue_and_no_faster() -> None:
 
     small, large = cost(180), cost(360)
     assert small < large < 2.2 * small
-
-
-def test_what_is_granted_at_once_counts_as_granted_while_it_is_heard() -> None:
-    """The listener's way to the same figures as the ledger's."""
-    world = World(config=plain_config(max_tasks_per_gpu=1)).start([gpu(0)], Quota(1, None))
-    lately = Lately()
-
-    def run(command: cmd.Command) -> None:
-        step = core.step(world.state, command, world.config)
-        world.run(command)
-        lately.heard(Outcome(command, step.decision, step.events, ()), world.state, NOW)
-
-    for number, name in enumerate(("alice", "bob"), start=1):
-        run(
-            cmd.RequestLease(
-                world.at,
-                LeaseId(f"lease-{number}"),
-                EnvironmentName(name),
-                task(number),
-                Request(1, GIB * 4),  # type: ignore[arg-type]
-            )
-        )
-    assert tell(lately) == {"granted": 1, "waited": 0, "median": None, "longest": None}
-    world.at += 12.5
-    run(cmd.Release(world.at, LeaseId("lease-1"), EnvironmentName("alice")))
-    run(cmd.Observe(world.at, world.readings()))  # nothing of it is left on the GPU
-    assert tell(lately) == {"granted": 2, "waited": 1, "median": 12.5, "longest": 12.5}
