@@ -342,6 +342,7 @@ def test_an_administrators_status_has_nobodys_notebooks() -> None:
     harmless |= {"requested", "granted", "since", "age", "position", "reason", "rung"}
     harmless |= {"parked_memory", "overran", "reserve", "says"}
     facts = [one for one in row["says"] if one is not None]
+    assert {type(one) for one in facts} == {dict}
     assert {one[part] for one in facts for part in ("text", "hint") if part in one} == {None}
     assert {name for name, value in row.items() if value is not None} <= harmless
 

@@ -95,7 +95,7 @@ def busy_and_idle() -> Situation:
 def one_persons_tasks_share_a_gpu() -> Situation:
     """Three of her tasks on one GPU; on another one somebody's script without a notebook."""
     world = node(2, Quota(1, 16 * GIB))
-    for name in ("first.ipynb", "second.ipynb", "sweep.py"):
+    for name in ("first.ipynb", "first.ipynb", "sweep.py"):
         uses(world, ask(world, "alice", name), 2)
     uses(world, ask(world, "bob", "serve.py"), 5)
     later(world, 90, 30)

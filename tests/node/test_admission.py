@@ -70,3 +70,10 @@ def test_places_are_kept_and_who_has_fewer_always_gets_one(
         assert len(known) <= PLACES.known
         assert max(Counter(known.values()).values(), default=0) <= PLACES.environment
         assert len(admission) == len(silent) + len(known)
+
+
+def test_strangers_of_one_os_user_do_not_push_out_those_of_another() -> None:
+    admission: Admission[str] = Admission(PLACES)
+    assert admission.arrive("alices", 1) is None
+    gone = [admission.arrive(f"bobs {number}", 2) for number in range(10)]
+    assert gone == [None, None, *(f"bobs {number}" for number in range(8))]

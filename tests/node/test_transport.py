@@ -645,6 +645,21 @@ async def test_open_calls_are_bounded(place: Path) -> None:
 # -- how many -------------------------------------------------------------------------
 
 
+async def test_connections_are_bounded(place: Path) -> None:
+    async with open_house(place / "s", limits=Limits(connections_per_user=2)) as house:
+        first, _second = await house.guest(), await house.guest()
+        third = await house.connect()
+        await third.send(Method.HELLO, protocol=1, client=CLIENT)
+        error = await third.error()
+        assert error.error.reason is Reason.RATE_LIMITED
+        assert "You have too many" in error.error.message
+        assert await third.ended()
+        await first.call(Method.STATUS)
+        first.writer.close()
+        await house.host.until(lambda: len(house.host.closed) == 2)
+        await house.guest()
+
+
 async def test_those_who_say_nothing_go_first(place: Path) -> None:
     async with open_house(place / "s", limits=Limits(strangers=2)) as house:
         silent = [await house.connect() for _ in range(4)]

@@ -6,17 +6,17 @@ import asyncio
 import grp
 import hashlib
 import hmac
-import json
 import os
 import pwd
-import re
 import stat
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from ...daemon.loopback import network_of
 from ..host.troubles import Trouble
@@ -240,7 +240,7 @@ class TokenFileIdentity(Identity):
             raise IdentityRefused(f"{error} Ask the administrator.") from error
         if self._trouble is not None:
             self._trouble.is_over()
-        digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+        digest = _digest(token)
         found: Principal | None = None
         for known, principal in self._known.items():
             # All are compared, so that the time taken reveals nothing.
@@ -265,12 +265,12 @@ class TokenFileIdentity(Identity):
             with self._path.open("rb") as file:
                 there = os.fstat(file.fileno())
                 self._check_trust(there)
-                known = _read_tokens(json.loads(file.read()))
+                known = _read_tokens(file.read())
         except TokenFileUnusable:
             raise
         except OSError as error:
             raise self._unusable(error.strerror or str(error)) from error
-        except (ValueError, RecursionError) as error:
+        except (ValueError, RecursionError, msgspec.MsgspecError) as error:
             raise self._unusable(str(error)) from error
         self._known, self._seen = known, _mark(there)
 
@@ -293,32 +293,31 @@ def _mark(there: os.stat_result) -> tuple[int, ...]:
     return (there.st_dev, there.st_ino, there.st_size, there.st_mtime_ns, there.st_ctime_ns)
 
 
-_SHA256: Final = re.compile("[0-9a-f]{64}")
-_IN_ENTRY: Final = {"token", "sha256", "environment", "groups", "admin"}
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    environment: Annotated[str, msgspec.Meta(min_length=1)]
+    token: str | None = None
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-fA-F]{64}$")] | None = None
+    groups: tuple[str, ...] = ()
+    admin: bool = False
 
 
-def _read_tokens(data: Any) -> dict[str, Principal]:
-    """Principals by their token's hash. Raises :class:`ValueError` with what is wrong where."""
-    entries = data.get("tokens") if isinstance(data, dict) else None
-    if not isinstance(entries, list):
-        raise ValueError('it is no object with a list "tokens"')
+class _Tokens(msgspec.Struct):
+    tokens: tuple[_Entry, ...]
+
+
+def _read_tokens(text: bytes) -> dict[str, Principal]:
+    """Principals by their token's hash.
+
+    Raises :class:`ValueError` and :class:`msgspec.MsgspecError` with what is wrong where.
+    """
     known: dict[str, Principal] = {}
-    for number, entry in enumerate(entries, start=1):
-        if not isinstance(entry, dict):
-            raise ValueError(f"entry {number} is no object")
-        if unknown := sorted(set(entry) - _IN_ENTRY):
-            raise ValueError(f"entry {number}: unknown {', '.join(unknown)}")
-        environment, groups = entry.get("environment"), entry.get("groups", [])
-        if not isinstance(entry.get("admin", False), bool):
-            raise ValueError(f"entry {number}: admin is neither true nor false")
-        if not isinstance(environment, str) or not environment:
-            raise ValueError(f"entry {number} has no environment")
-        if not isinstance(groups, list) or not all(isinstance(name, str) for name in groups):
-            raise ValueError(f"entry {number}: groups is no list of names")
-        digest, token = entry.get("sha256"), entry.get("token")
-        if digest is None and isinstance(token, str) and token:
-            digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
-        if not isinstance(digest, str) or not _SHA256.fullmatch(digest.lower()):
-            raise ValueError(f"entry {number} has neither a token nor a sha256 of 64 hex digits")
-        known[digest.lower()] = Principal(environment, tuple(groups), entry.get("admin", False))
+    for number, entry in enumerate(msgspec.json.decode(text, type=_Tokens).tokens, start=1):
+        digest = entry.sha256 or (_digest(entry.token) if entry.token else None)
+        if digest is None:
+            raise ValueError(f"entry {number} has neither a token nor a sha256 of one")
+        known[digest.lower()] = Principal(entry.environment, entry.groups, entry.admin)
     return known
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
