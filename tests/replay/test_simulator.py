@@ -116,6 +116,14 @@ def test_a_cell_that_comes_while_its_kernel_is_being_parked_runs_after_it() -> N
     assert tally.delay.at(0.5) == pytest.approx(82, rel=0.02)
 
 
+def test_who_leaves_while_its_kernel_is_being_parked_is_gone_at_once() -> None:
+    cost = ParkingCost(park=0.0, resume=0.0, fixed=20.0)
+    alice = session("alice", 0, 105, (0, 100))
+    tally, grants = play(PolicyName.PARK, [alice, BOB], Options(idle_timeout=1.0, cost=cost))
+    assert [grant.at for grant in grants] == [0.0, pytest.approx(105)]
+    assert tally.parks == 0
+
+
 def test_parking_always_leaves_an_idle_gpu_to_nobody() -> None:
     always = Options(idle_timeout=10.0, cost=FREE, park_when=ParkWhen.ALWAYS)
     tally, _grants = play(PolicyName.PARK, [ALICE], always)
