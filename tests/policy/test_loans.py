@@ -126,6 +126,26 @@ def test_a_request_beyond_the_loan_waits_and_one_beyond_the_whole_quota_is_refus
     assert granted(world, "L1")
 
 
+def test_a_second_task_asks_the_pool_for_a_gpu_before_it_shares_her_own(world: Lent) -> None:
+    world.lend(alice=1, whole=2)
+    world.request("alice", 1)
+    world.at += 1
+    assert isinstance(world.request("alice", 2), core.Wait)
+    world.lend(alice=2, whole=2)
+    assert world.gpus_of("L2") != world.gpus_of("L1")
+    world.at += 1
+    world.request("alice", 3)
+    assert granted(world, "L3"), "she has all that is hers: it shares one of them"
+    world.lend(bob=1, whole=2)
+    world.request("bob", 4)
+    world.at += 1
+    world.request("bob", 5)
+    world.lend(bob=1, whole=2, ago=2.0)
+    assert not granted(world, "L5"), "the pool did not know of it when it said that"
+    world.lend(bob=1, whole=2)
+    assert world.gpus_of("L5") == world.gpus_of("L4"), "it is lent no other"
+
+
 def test_who_waits_is_refused_when_the_whole_quota_turns_out_smaller(world: Lent) -> None:
     world.request("alice", 1, Request(2))
     world.lend(alice=0, whole=1)

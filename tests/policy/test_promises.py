@@ -432,6 +432,23 @@ def test_a_cell_that_ends_ends_its_promise() -> None:
     assert not node.world.state.promises
 
 
+@pytest.mark.parametrize("allowed", [90, 30], ids=["on-time", "late"])
+def test_promises_are_there_after_a_restart(allowed: int) -> None:
+    node, alice, _made = crowd(allowed)
+    node.run(45)
+    before = node.world.state
+    state = State()
+    for event in core.summarise(before):
+        assert event.DURABLE
+        state = core.evolve(state, event)
+    core.check(state)
+    assert dict(state.given) == dict(before.given)
+    (was,), (known,) = before.promises.values(), state.promises.values()
+    for part in ("promise", "named", "since", "total", "state", "why"):
+        assert getattr(known, part) == getattr(was, part)
+    assert compute.floors_on(state, gpu(0).uuid) == state.given[alice.actor.lease]
+
+
 def test_what_a_task_is_owed_goes_on_after_a_floor_came_between() -> None:
     """Bob is batch: he is owed 10 s after 190 s, and the two floors are due every few seconds."""
     node = Loops(dataclasses.replace(CONFIG, quantum=10.0), alice=MOST, dave=MOST)

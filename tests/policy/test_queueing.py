@@ -156,6 +156,23 @@ def test_who_used_least_lately_by_weight_is_served_first():
     assert order == ["carol", "alice", "bob"]
 
 
+def test_a_request_that_fits_overtakes_a_bounded_number_of_times():
+    config = plain_config(max_tasks_per_gpu=1, overtake_interactive=3)
+    world = World(config).start([gpu(0), gpu(1)], Quota(2, 24 * GIB))
+    world.request("alice", 1)
+    world.request("bob", 2, Request(2))
+    passed = 0
+    for pid in range(3, 20):
+        decision = world.request("carol", pid)
+        if isinstance(decision, core.Wait):
+            break
+        passed += 1
+        end(world, decision.lease)
+    assert passed == 3, "three may pass, the fourth waits although it would fit"
+    end(world, "L1")
+    assert held(world) == ["L2"], "the one that was passed over is served first"
+
+
 def test_a_retried_request_is_the_same_lease_and_a_lowered_quota_refuses_the_waiting():
     world = one_gpu()
     world.request("alice", 1)

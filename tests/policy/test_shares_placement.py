@@ -272,6 +272,19 @@ def test_kinds_that_nobody_predicted_are_placed_as_always() -> None:
     assert isinstance(ask(off, "bob", 2, expects(100)), core.Grant)
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_shares_are_there_after_a_restart(gone: bool) -> None:
+    world = node()
+    ask(world, "alice", 1, expects(40))
+    ask(world, "bob", 2, batch(60))
+    ask(world, "dave", 4, expects(35))
+    if gone:
+        world.run(cmd.Release(world.at, "lease-4", "dave"))
+    state = replayed(world.state)
+    core.check(state)
+    assert dict(state.given) == dict(world.state.given)
+
+
 @pytest.mark.parametrize(
     ("seconds", "sure", "goes"),
     [
