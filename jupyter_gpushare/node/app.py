@@ -374,15 +374,16 @@ class NodeManagerApp(JupyterApp):
             self.exit_with(f"The node manager cannot start: {error}")
         self._leave(0)
 
-    def _ledger_path(self) -> Path:
+    def _ledger_place(self) -> tuple[Path, str | None]:
+        """The ledger's path, and what is to be told of it."""
         if self.ledger:
-            return Path(self.ledger)
+            return Path(self.ledger), None
         home = Path(jupyter_data_dir())
-        return ledgerplace.choose(home, host_id(os.environ), ledgerplace.mounts())[0]
+        return ledgerplace.choose(home, host_id(os.environ), ledgerplace.mounts())
 
     def _forget_hub(self) -> None:
         """Leave a mark by which a running node manager, too, forgets whom the Hub vouched for."""
-        path = hub_people(self._ledger_path())
+        path = hub_people(self._ledger_place()[0])
         try:
             hubmemory.forget(path)
         except FileNotFoundError:
@@ -420,12 +421,14 @@ class NodeManagerApp(JupyterApp):
         inherited = systemd.take_socket(os.environ, os.getpid())
         place = place_of_socket(self.socket, inherited, shared=self.shared)
         clock = Clock()
-        ledger_path = Path(self.ledger) if self.ledger else self._own_ledger(clock)
+        ledger_path = self._own_ledger(clock)
         ledger = Ledger.open(ledger_path, history=self.history_days * 86400.0, wall=clock.wall())
         if ledger.notice:
             self.log.error(ledger.notice)
         check_directory(ledger_path.parent)
-        membership = Membership.open(self._pool_directory(ledger_path))
+        membership = Membership.open(
+            Path(self.pool_directory or ledger_path.parent / POOL_DIRECTORY)
+        )
         is_first = not key_file(ledger_path).exists()
         policy = Policy(parent=self)
         rhythm = read(policy, Rhythm)
@@ -592,9 +595,6 @@ class NodeManagerApp(JupyterApp):
             if manager.crash is not None:
                 raise NodeManagerCrashed from manager.crash
 
-    def _pool_directory(self, ledger: Path) -> Path:
-        return Path(self.pool_directory) if self.pool_directory else ledger.parent / POOL_DIRECTORY
-
     async def _listen(self, port: TlsPort) -> str:
         """Raises :class:`ValueError` for an address without a port, :class:`OSError`."""
         address, _, number = self.pool_listen.rpartition(":")
@@ -607,13 +607,14 @@ class NodeManagerApp(JupyterApp):
         return f"{host}:{bound}"
 
     def _own_ledger(self, clock: Clock) -> Path:
-        """The default place of the ledger; one of this host's former name is moved there.
+        """The ledger's path; to its default place one of this host's former name is moved.
 
         A job's ledger begins empty: another job's GPUs are not its own.
         """
-        home, host = Path(jupyter_data_dir()), host_id(os.environ)
-        path, told = ledgerplace.choose(home, host, ledgerplace.mounts())
-        if host.startswith(JOB_PREFIX):
+        path, told = self._ledger_place()
+        if self.ledger:
+            return path
+        if host_id(os.environ).startswith(JOB_PREFIX):
             moved = ledgerplace.remove_jobs(path.parent, clock.wall() - _JOBS_KEPT)
         else:
             moved = ledgerplace.adopt(path)

@@ -54,7 +54,7 @@ class WorkerLink:
         Raises :class:`WorkerLate` and :class:`WorkerDied`; the next question then
         goes to a new worker.
         """
-        self._bury()
+        self._unburied = [one for one in self._unburied if one.poll() is None]
         if self._process is None or self._process.poll() is not None:
             self._start()
         process = self._process
@@ -125,6 +125,3 @@ class WorkerLink:
             process.wait(_BURIAL)
         except subprocess.TimeoutExpired:
             self._unburied.append(process)  # in the kernel, uninterruptible; it ends some day
-
-    def _bury(self) -> None:
-        self._unburied = [process for process in self._unburied if process.poll() is None]

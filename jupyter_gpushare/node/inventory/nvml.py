@@ -149,10 +149,6 @@ class _Device:
     sharers: int = 1
     build: Build = _UNKNOWN
 
-    @property
-    def mig(self) -> bool:
-        return self.instance is not None
-
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
@@ -416,7 +412,7 @@ class NvmlInventory:
 
     def _xid_problem(self, device: _Device) -> str | None:
         xid = self._xids.get((device.board, None))
-        if xid is None and device.mig:
+        if xid is None and device.instance is not None:
             xid = self._xids.get((device.board, device.instance))
         if xid is None:
             return None
@@ -437,7 +433,7 @@ class NvmlInventory:
             problem = board_problem or self._xid_problem(device)
             if problem is None and _compute_mode(handle) == pynvml.NVML_COMPUTEMODE_PROHIBITED:
                 problem = _PROHIBITED.format(device.gpu.index)
-            if not device.mig and _in_mig_mode(handle):
+            if device.instance is None and _in_mig_mode(handle):
                 problem = "The GPU was switched to MIG mode; only its instances can be used."
             memory = _memory(handle)
             utilisation = _utilisation(handle)
@@ -448,7 +444,7 @@ class NvmlInventory:
             self._sensors[uuid] = _sensors(handle)
         except pynvml.NVMLError as error:
             _reraise_if_general(error)
-            if error.value in _LOST and not device.mig:
+            if error.value in _LOST and device.instance is None:
                 self._lost_boards.add(device.board)
             return GpuReading(uuid=uuid, problem=_problem(error, device.board), used=None)
         used: int | None = memory.used
