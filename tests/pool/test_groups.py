@@ -206,6 +206,15 @@ def test_administrators_are_told_what_they_may_not_have_meant() -> None:
     assert unlikely(World().state) == []
 
 
+def test_who_waits_for_a_group_is_served_when_it_is_removed() -> None:
+    found = world(Group("x", 1, borrowing=0), ada="x")
+    found.ask("a", "ada", 2)
+    assert found.held("ada") == 0
+    found.deed(ev.GroupRemoved, "x")
+    found.settle()
+    assert found.held("ada") == 2
+
+
 def test_a_group_that_is_not_there_cannot_be_removed() -> None:
     found = world()
     assert found.deed(ev.GroupRemoved, "x")
