@@ -82,6 +82,8 @@ def test_a_quota_is_edited_once_and_holds_everywhere(hub: RunningHub, pool: Runn
     shown = carol.get("quotas?node=here").json()["quotas"]
     assert {row["environment"]: row["gpus"] for row in shown}["alice"] == 2
     bob = hub.client(f"{hub.url}{PREFIX}api/", hub.person("bob").token)
+    known = bob.get("nodes").json()["nodes"]
+    assert {one["name"]: one["connected"] for one in known} == {"here": True, "there": True}
     refused = bob.put("quotas/bob?node=there", json={"gpus": 9})
     assert refused.status_code == 403
     assert rows(pool)["bob"]["gpus"] == 1

@@ -51,8 +51,6 @@ def test_everybody_may_ask_where(scene: PoolHub) -> None:
     ranked = ask.get("where", params={"memory": 30 * 2**30}).json()["hosts"]
     assert [(one["host"], one["fits_now"]) for one in ranked] == [("b", True), ("a", False)]
     assert not ranked[1]["possible"]
-    known = ask.get("nodes").json()["nodes"]
-    assert {one["name"]: one["connected"] for one in known} == {"a": True, "b": True}
     assert ask.get("where", params={"gpus": "some"}).status_code == 400
     assert ask.get("where", params={"memory": "-1"}).status_code == 400
 
