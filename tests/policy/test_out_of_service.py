@@ -21,7 +21,7 @@ from support.policy_world import BOOT, GIB, World, gpu, is_asked, plain_config
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words.model import Quota, Request, Rung
+from jupyter_gpushare.policy.words.model import GpuReading, Quota, Request, Rung
 
 
 def test_a_gpu_out_of_service_takes_nothing_new_and_empties() -> None:
@@ -140,6 +140,22 @@ def test_ones_own_tasks_on_a_gpu_out_of_service_count() -> None:
     world.release("L1", "alice")
     world.observe()
     assert world.gpus_of("L2") == [1]
+
+
+def test_a_lost_gpu_bars_nobody() -> None:
+    """A request that needs a GPU that does not work waits for it, and others pass."""
+    world = World(plain_config(overtake_interactive=1)).start([gpu(0), gpu(1)], Quota(2, None))
+    world.run(cmd.Observe(world.at, (GpuReading(gpu(1).uuid, "it fell off the bus", None),)))
+    waits = world.request("alice", 1, Request(2))
+    assert isinstance(waits, core.Wait)
+    assert waits.message.startswith("GPU 1 cannot be used: it fell off the bus. ")
+    for pid in range(3, 9):
+        decision = world.request("bob", pid)
+        assert isinstance(decision, core.Grant)
+        world.release(decision.lease, "bob")
+        world.run(cmd.Observe(world.at, world.readings()[:1]))  # nothing is heard of the other
+    world.observe()
+    assert phase(world, "L1") == "held"
 
 
 def test_a_gpu_out_of_service_stays_so() -> None:

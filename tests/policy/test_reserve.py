@@ -497,6 +497,15 @@ def test_what_is_lifted_comes_back_before_anybody_is_parked() -> None:
     assert asked(one)[:1] == ["L1"]
 
 
+def test_two_that_grow_at_once_do_not_get_the_same_memory() -> None:
+    one = world(burst_headroom=1.0)
+    one.request("alice", 1, expects(8))
+    one.request("bob", 2, expects(8))
+    one.memory[(1, ZERO)] = one.memory[(2, ZERO)] = 10 * GIB
+    look(one)
+    assert books(one)[1] + books(one, "bob")[1] <= 24
+
+
 def test_the_request_goes_before_the_quota_and_that_before_the_node() -> None:
     one = world(Reserve.WHOLE)
     admin, alice = "root", "alice"
