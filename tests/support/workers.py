@@ -167,6 +167,7 @@ class Workers:
                         if session.shouldfail or session.shouldstop:
                             break
                 finally:
+                    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends one, too
                     session._setupstate.teardown_exact(None)  # what an interrupt left, say
             status = 0
         except BaseException:  # noqa: BLE001 - whatever it is, the process that tells says it
