@@ -108,6 +108,12 @@ _OVER_NEXT: Final = {
     "park": "Its GPU is taken back in {}, if it is idle then.",
     "last": "It is stopped in {}.",
 }
+#: What it means to wait for a turn of so many seconds.
+_TURN_HINT: Final = (
+    "Tasks on this GPU compute one after the other and change at the end of a training step. "
+    "The task of whoever computed least goes first, and a turn lasts about {} s. The cell goes on "
+    "by itself, and nothing is lost meanwhile. Interrupt the kernel to stop waiting."
+)
 _STALLS: Final = {"interrupt": "interrupted", "kill": "ended"}
 _INTERRUPTIONS: Final = {
     "moves": "It moves to another GPU. Its memory waits in host memory until it is there.",
@@ -411,7 +417,9 @@ def _turn(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Fact]:
     elif row["turn"] == "rest":
         yield said("turn", "It asks for a turn when it computes.", tone="muted")
     elif waits:
-        yield said("turn", _waits(row, near, now), tone="info", hint=_turn_hint(near.quantum))
+        yield said(
+            "turn", _waits(row, near, now), tone="info", hint=_TURN_HINT.format(f"{near.quantum:g}")
+        )
     if (until := row.get("turn_pinned_until")) is not None:
         yield said("turn", "Its turn is pinned for {} more.", left(until))
     if row["overran"]:
@@ -435,15 +443,6 @@ def _waits(row: doc.Lease, near: Near, now: float) -> Text:
     else:
         told.append(Text(" The memory that the last one left is not free yet."))
     return join(told, "")
-
-
-def _turn_hint(quantum: float) -> str:
-    return (
-        "Tasks on this GPU compute one after the other and change at the end of a training step. "
-        "The task of whoever computed least goes first, and a turn lasts about "
-        f"{quantum:g} s. The cell goes on by itself, and nothing is lost meanwhile. Interrupt the "
-        "kernel to stop waiting."
-    )
 
 
 def _pauses(row: doc.Lease, waits: bool) -> Iterator[doc.Fact]:

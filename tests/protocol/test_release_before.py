@@ -19,7 +19,7 @@ from support.scripted_node import ScriptedNode, Visitor
 from jupyter_gpushare.client.session.session import Session
 from jupyter_gpushare.client.words.recalls import Give, read_recall
 from jupyter_gpushare.console.node import Node, NodeRefused
-from jupyter_gpushare.protocol.documents import NOTICES, Lease, LeaseGpu
+from jupyter_gpushare.protocol.documents import NOTICES, Lease, LeaseGpu, StatusHead
 from jupyter_gpushare.protocol.messages import FEATURES, Method, Notice, Notification
 from jupyter_gpushare.protocol.shapes import optional
 
@@ -33,7 +33,7 @@ RECORDED = [
 CALLS = [one for one in RECORDED if "call" in one]
 TOLD = [one for one in RECORDED if "notice" in one]
 CONFIG = "c.Policy.share_mode = 'time'\nc.Policy.idle_timeout = 600.0\n"
-MAY_LACK = optional(Lease) | optional(LeaseGpu)
+MAY_LACK = optional(Lease) | optional(LeaseGpu) | optional(StatusHead)
 
 
 def filled_in(data: Any, names: dict[str, str]) -> Any:
@@ -49,7 +49,7 @@ def missing(before: Any, now: Any, at: str) -> list[str]:
         if not isinstance(now, dict):
             return [at]
         # The release before reads these with `get`, since they were new to it.
-        may_lack = {name for name in MAY_LACK if before.get(name) is None}
+        may_lack = {name for name in MAY_LACK if before.get(name) in (None, [])}
         gone = [f"{at}.{name}" for name in before if name not in now and name not in may_lack]
         both = [name for name in before if name in now]
         return gone + [m for name in both for m in missing(before[name], now[name], f"{at}.{name}")]
