@@ -156,21 +156,28 @@ class Kernel:
         A server waits for that itself, but not if it believes that the kernel is busy. The first
         thing that the kernel prints is then lost.
         """
-        socket = self.server.websocket(f"api/kernels/{self.id}/channels")
         deadline = time.monotonic() + within
+        while time.monotonic() < deadline:
+            # A channel that was opened while the kernel restarted may be the dead kernel's.
+            socket = self.server.websocket(f"api/kernels/{self.id}/channels")
+            if self._is_heard(socket):
+                return socket
+            socket.close()
+        raise AssertionError(f"the kernel did not answer within {within} s")
+
+    def _is_heard(self, socket: Any) -> bool:
         asked: set[str] = set()
         socket.settimeout(0.5)
-        while time.monotonic() < deadline:
+        for _ in range(10):
             asked.add(self._send(socket, "control", "kernel_info_request", {}))
             try:
                 while message := json.loads(socket.recv()):
                     mine = message["parent_header"].get("msg_id") in asked
                     if mine and message["channel"] == "iopub":
-                        return socket
+                        return True
             except websocket.WebSocketTimeoutException:
                 continue
-        socket.close()
-        raise AssertionError(f"the kernel did not answer within {within} s")
+        return False
 
     def _send(self, socket: Any, channel: str, kind: str, content: Mapping[str, Any]) -> str:
         header = {
