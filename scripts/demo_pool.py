@@ -33,8 +33,7 @@ from pool_programs import MODEL, TRAINING
 from jupyter_gpushare.elastic import Phase as JobPhase
 from jupyter_gpushare.elastic.records import Records as JobRecords
 from jupyter_gpushare.jobs.core import Phase
-from jupyter_gpushare.jobs.records import Model
-from jupyter_gpushare.jobs.records import Records as SweepRecords
+from jupyter_gpushare.jobs.records import Model, Records as SweepRecords
 
 NAMES = ("a", "b", "c")
 #: Seconds of a step, of the sweep's models and of the training.

@@ -1,8 +1,8 @@
 """``jupyter gpushare plan``: what would the policy decide? JSON lines in, JSON lines out.
 
 This file only reads and writes JSON; the decision is that of `policy.books.placement`, in the
-functions that the node manager calls. A line that makes no sense is
-answered like the others, with ``bad_request``, and the next one is read.
+functions that the node manager calls. What a line may say is declared below, as types. A line that
+makes no sense is answered like the others, with ``bad_request``, and the next one is read.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any
+
+from msgspec import UNSET, DecodeError, Meta, Struct, UnsetType, ValidationError
+from msgspec.json import decode
 
 from ..console.verb import Verb
 from ..policy.books.placement import (
@@ -42,6 +45,72 @@ from ..policy.words.promises import WHOLE, Expected
 LARGEST = 2**63 - 1
 #: Bytes of one line; a longer one is answered with ``bad_request``.
 LONGEST_LINE = 16 * 2**20
+
+Name = Annotated[str, Meta(min_length=1)]
+Whole = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
+Count = Annotated[int, Meta(ge=0, le=LARGEST)]
+Some = Annotated[int, Meta(ge=1, le=LARGEST)]
+Share = Annotated[int, Meta(ge=0, le=WHOLE)]
+
+
+class _Gpu(Struct):
+    uuid: Name
+    memory: Some
+    kind: Name = "GPU"
+
+
+class _NodeGpu(Struct):
+    uuid: Name
+    kind: Name
+    memory: Some = 1
+    left: Share = WHOLE
+    batch: Share = 0
+
+
+class _Node(Struct):
+    name: Name
+    gpus: list[_NodeGpu]
+
+
+class _Quota(Struct):
+    gpus: Count
+    memory: Some | None = None
+
+
+class _Lease(Struct):
+    id: Name
+    environment: Name
+    gpus: list[Name]
+    memory: Some | None = None
+    share: Share = 0
+    batch: bool = False
+
+
+class _Expected(Struct):
+    kind: Name
+    share: Annotated[int, Meta(ge=1, le=WHOLE)]
+    memory: Count = 0
+    seconds: float | None = None
+
+
+class _Request(Struct):
+    environment: Name = ""
+    gpus: Whole = 1
+    memory: Whole | None = None
+    estimate: Some | None = None
+    runs: Annotated[int, Meta(ge=2, le=LARGEST)] | None = None
+    expected: list[_Expected] = []
+    priority_class: PriorityClass = PriorityClass.INTERACTIVE
+
+
+class _Plan(Struct):
+    request: _Request
+    gpus: list[_Gpu] | UnsetType = UNSET
+    environments: dict[str, _Quota] = {}
+    leases: list[_Lease] = []
+    nodes: list[_Node] | UnsetType = UNSET
+    max_tasks_per_gpu: Some | None = None
+    batch_share_least: Count | None = None
 
 
 class BadPlan(Exception):
@@ -102,25 +171,17 @@ class PlanApp(Verb):
         return 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Lease:
-    environment: str
-    gpus: tuple[str, ...]
-    memory: int | None
-    share: int
-    batch: bool
-
-
 def plan_line(line: bytes) -> dict[str, Any]:
     """The answer to one line; never raises for anything that is in it."""
     try:
-        value = json.loads(line, parse_constant=_no_constant)
+        return _plan(decode(line, type=_Plan))
     except RecursionError:
         return bad("the line is nested too deeply")
-    except ValueError as error:
+    except ValidationError as error:
+        wrong, _, place = str(error).partition(" - at `$")
+        return bad(f"{place.strip('.`') or 'the line'}: {wrong}")
+    except (DecodeError, UnicodeDecodeError) as error:
         return bad(f"the line is not JSON: {error}")
-    try:
-        return _plan(value)
     except BadPlan as error:
         return bad(str(error))
 
@@ -130,29 +191,23 @@ def bad(message: str) -> dict[str, Any]:
     return {"decision": "refuse", "reason": "bad_request", "message": message}
 
 
-def _plan(value: object) -> dict[str, Any]:
-    plan = _object(value, "the line")
-    if "nodes" in plan:
-        return _plan_nodes(plan)
-    capacities, kinds = _gpus(plan)
+def _plan(plan: _Plan) -> dict[str, Any]:
+    request = plan.request
+    if plan.nodes is not UNSET:
+        return _plan_nodes(plan.nodes, request, _config(plan))
     quotas = {
-        name: _quota(quota, f"environments.{name}")
-        for name, quota in _object(plan.get("environments", {}), "environments").items()
+        name: Quota(quota.gpus, None if quota.memory is None else Bytes(quota.memory))
+        for name, quota in plan.environments.items()
     }
-    leases = _leases(plan, capacities, quotas)
-    most = _optional_integer(plan.get("max_tasks_per_gpu"), "max_tasks_per_gpu", least=1)
-    request = _object(plan.get("request"), "request")
-    environment = _text(request.get("environment"), "request.environment")
+    gpus = _gpus(plan)
+    _check_leases(plan.leases, gpus, quotas)
+    environment, count = request.environment, request.gpus
     if environment not in quotas:
         raise BadPlan(f"request.environment {environment!r} is not among the environments")
-    count = _integer(request.get("gpus", 1), "request.gpus")
-    memory = _optional_integer(request.get("memory"), "request.memory")
-
-    rooms, quota = _rooms(capacities, kinds, quotas, leases, environment), quotas[environment]
-    asked = None if memory is None else Bytes(memory)
-    estimate = _optional_integer(request.get("estimate"), "request.estimate", least=1)
-    runs = _optional_integer(request.get("runs"), "request.runs", least=2)
-    ask, config = _ask(request, kinds.values()), _config(plan, most)
+    rooms, quota = _rooms(gpus.values(), quotas, plan.leases, environment), quotas[environment]
+    asked = None if request.memory is None else Bytes(request.memory)
+    estimate, runs = request.estimate, request.runs
+    ask, config = _ask(request, (gpu.kind for gpu in gpus.values())), _config(plan)
     if estimate is not None and asked is None:
         needs = config.with_headroom(estimate, runs or 2)
         rooms = [replace(room, expected=needs) for room in rooms]
@@ -165,7 +220,7 @@ def _plan(value: object) -> dict[str, Any]:
         return _granted(rooms, placement, ask)
     if isinstance(placement, NoRoom):
         short = shortage(rooms, quota, asked, tasks, ask)
-        message = no_room_text(placement, count, short, is_set=most is not None)
+        message = no_room_text(placement, count, short, is_set=plan.max_tasks_per_gpu is not None)
         return {"decision": "wait", "reason": "no_resources", "message": message}
     return {
         "decision": "refuse",
@@ -174,14 +229,12 @@ def _plan(value: object) -> dict[str, Any]:
     }
 
 
-def _plan_nodes(plan: Mapping[str, object]) -> dict[str, Any]:
+def _plan_nodes(given: Sequence[_Node], request: _Request, config: PolicyConfig) -> dict[str, Any]:
     """The node for a request first, then the GPU on it (the source document S3's rules)."""
-    request = _object(plan.get("request"), "request")
-    names, nodes = _nodes(plan)
+    nodes = [_node_rooms(node) for node in given]
     ask = _ask(request, (room.kind for rooms in nodes for room in rooms))
     if ask is None:
         raise BadPlan("request.expected must name a kind of GPU that a node has")
-    config = _config(plan, None)
     seen, chosen = nodes, choose_node(nodes, ask)
     if chosen is None and not ask.batch:
         seen = [reclaimed(rooms, config) for rooms in nodes]
@@ -192,12 +245,12 @@ def _plan_nodes(plan: Mapping[str, object]) -> dict[str, Any]:
     placement = place(seen[chosen], Quota(len(seen[chosen])), 1, None, math.inf, ask)
     if not isinstance(placement, Granted):  # the GPU that fits is the one that was looked for
         raise BadPlan("the GPU's memory is too small for the request")
-    return {**_granted(nodes[chosen], placement, ask), "node": names[chosen]}
+    return {**_granted(nodes[chosen], placement, ask), "node": given[chosen].name}
 
 
-def _config(plan: Mapping[str, object], most: int | None) -> PolicyConfig:
-    least = _optional_integer(plan.get("batch_share_least"), "batch_share_least", least=0)
-    config = PolicyConfig(max_tasks_per_gpu=most)
+def _config(plan: _Plan) -> PolicyConfig:
+    config = PolicyConfig(max_tasks_per_gpu=plan.max_tasks_per_gpu)
+    least = plan.batch_share_least
     return config if least is None else replace(config, batch_share_least=least)
 
 
@@ -219,13 +272,11 @@ def _granted(rooms: Sequence[GpuRoom], placement: Granted, ask: ByShare | None) 
 
 
 def _rooms(
-    capacities: Mapping[str, int],
-    kinds: Mapping[str, str],
-    quotas: Mapping[str, Quota],
-    leases: list[_Lease],
-    environment: str,
+    gpus: Iterable[_Gpu], quotas: Mapping[str, Quota], leases: Sequence[_Lease], environment: str
 ) -> list[GpuRoom]:
     """Every GPU as ``environment`` sees it; environments share one reservation a GPU each."""
+    kinds = {gpu.uuid: gpu.kind for gpu in gpus}
+    capacities = {gpu.uuid: gpu.memory for gpu in gpus}
     tasks = dict.fromkeys(capacities, 0)
     reserved: dict[str, dict[str, int]] = {uuid: {} for uuid in capacities}
     named = Counter[tuple[str, str]]()
@@ -264,148 +315,63 @@ def _rooms(
     ]
 
 
-# -- reading the line ------------------------------------------------------------------------
+# -- what a type cannot say ------------------------------------------------------------------
 
 
-def _nodes(plan: Mapping[str, object]) -> tuple[list[str], list[tuple[GpuRoom, ...]]]:
-    names, nodes = [], []
-    for number, item in enumerate(_list(plan.get("nodes"), "nodes")):
-        where = f"nodes[{number}]"
-        node = _object(item, where)
-        names.append(_text(node.get("name"), f"{where}.name"))
-        rooms = []
-        for index, part in enumerate(_list(node.get("gpus"), f"{where}.gpus")):
-            here = f"{where}.gpus[{index}]"
-            gpu = _object(part, here)
-            memory = _integer(gpu.get("memory", 1), f"{here}.memory", least=1)
-            batch = _share(gpu.get("batch", 0), f"{here}.batch")
-            uuid, kind = _text(gpu.get("uuid"), f"{here}.uuid"), _text(gpu.get("kind"), here)
-            left = _share(gpu.get("left", WHOLE), f"{here}.left")
-            room = GpuRoom(GpuUuid(uuid), index, Bytes(memory), memory, 0, kind=kind, left=left)
-            rooms.append(replace(room, batch=(batch,) if batch else ()))
-        if len({room.uuid for room in rooms}) != len(rooms):
-            raise BadPlan(f"{where}.gpus has a UUID twice")
-        nodes.append(tuple(rooms))
-    return names, nodes
+def _node_rooms(node: _Node) -> tuple[GpuRoom, ...]:
+    rooms = [
+        GpuRoom(
+            uuid=GpuUuid(gpu.uuid),
+            index=index,
+            memory=Bytes(gpu.memory),
+            free=gpu.memory,
+            tasks=0,
+            kind=gpu.kind,
+            left=gpu.left,
+            batch=(gpu.batch,) if gpu.batch else (),
+        )
+        for index, gpu in enumerate(node.gpus)
+    ]
+    if len({room.uuid for room in rooms}) != len(rooms):
+        raise BadPlan(f"the node {node.name!r} has a UUID twice")
+    return tuple(rooms)
 
 
-def _ask(request: Mapping[str, object], kinds: Iterable[str]) -> ByShare | None:
+def _ask(request: _Request, kinds: Iterable[str]) -> ByShare | None:
     """What is predicted of a request, or ``None`` if nothing is for any of these kinds."""
-    expected, known = [], set(kinds)
-    for number, item in enumerate(_list(request.get("expected", []), "request.expected")):
-        where = f"request.expected[{number}]"
-        one = _object(item, where)
-        kind = _text(one.get("kind"), f"{where}.kind")
-        share = _share(one.get("share"), f"{where}.share", least=1)
-        memory = _integer(one.get("memory", 0), f"{where}.memory", least=0)
-        seconds = one.get("seconds")
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float | None):
-            raise BadPlan(f"{where}.seconds must be a number{_but(seconds)}")
-        if kind in known:
-            time = None if seconds is None else float(seconds)
-            expected.append(Expected(kind, share, memory, time))
-    word = request.get("priority_class", PriorityClass.INTERACTIVE.value)
-    if word not in {one.value for one in PriorityClass}:
-        raise BadPlan("request.priority_class must be interactive or batch")
-    batch = word == PriorityClass.BATCH.value
-    return ByShare(tuple(expected), batch) if expected else None
-
-
-def _share(value: object, where: str, least: int = 0) -> int:
-    share = _integer(value, where, least)
-    if share > WHOLE:
-        raise BadPlan(f"{where} must be at most {WHOLE}, not {share}")
-    return share
-
-
-def _gpus(plan: Mapping[str, object]) -> tuple[dict[str, int], dict[str, str]]:
-    capacities: dict[str, int] = {}
-    kinds: dict[str, str] = {}
-    for number, item in enumerate(_list(plan.get("gpus"), "gpus")):
-        gpu = _object(item, f"gpus[{number}]")
-        uuid = _text(gpu.get("uuid"), f"gpus[{number}].uuid")
-        if uuid in capacities:
-            raise BadPlan(f"gpus[{number}].uuid {uuid!r} is there twice")
-        capacities[uuid] = _integer(gpu.get("memory"), f"gpus[{number}].memory", least=1)
-        kinds[uuid] = _text(gpu.get("kind", "GPU"), f"gpus[{number}].kind")
-    return capacities, kinds
-
-
-def _leases(
-    plan: Mapping[str, object], capacities: Mapping[str, int], quotas: Mapping[str, Quota]
-) -> list[_Lease]:
-    leases: dict[str, _Lease] = {}
-    for number, item in enumerate(_list(plan.get("leases", []), "leases")):
-        where = f"leases[{number}]"
-        lease = _object(item, where)
-        name = _text(lease.get("id"), f"{where}.id")
-        if name in leases:
-            raise BadPlan(f"{where}.id {name!r} is there twice")
-        environment = _text(lease.get("environment"), f"{where}.environment")
-        if environment not in quotas:
-            raise BadPlan(f"{where}.environment {environment!r} is not among the environments")
-        held = [_text(gpu, f"{where}.gpus") for gpu in _list(lease.get("gpus"), f"{where}.gpus")]
-        for uuid in held:
-            if uuid not in capacities:
-                raise BadPlan(f"{where}.gpus: there is no GPU {uuid!r}")
-        if len(set(held)) != len(held):
-            raise BadPlan(f"{where}.gpus has a GPU twice")
-        memory = _optional_integer(lease.get("memory"), f"{where}.memory", least=1)
-        share = _share(lease.get("share", 0), f"{where}.share")
-        batch = lease.get("batch", False)
-        if not isinstance(batch, bool):
-            raise BadPlan(f"{where}.batch must be true or false")
-        leases[name] = _Lease(environment, tuple(held), memory, share, batch)
-    return list(leases.values())
-
-
-def _quota(value: object, where: str) -> Quota:
-    quota = _object(value, where)
-    memory = _optional_integer(quota.get("memory"), f"{where}.memory", least=1)
-    return Quota(
-        gpus=_integer(quota.get("gpus"), f"{where}.gpus", least=0),
-        memory=None if memory is None else Bytes(memory),
+    known = set(kinds)
+    expected = tuple(
+        Expected(one.kind, one.share, one.memory, one.seconds)
+        for one in request.expected
+        if one.kind in known
     )
+    batch = request.priority_class is PriorityClass.BATCH
+    return ByShare(expected, batch) if expected else None
 
 
-def _object(value: object, where: str) -> Mapping[str, object]:
-    if not isinstance(value, dict):
-        raise BadPlan(f"{where} must be a JSON object{_but(value)}")
-    return value
+def _gpus(plan: _Plan) -> dict[str, _Gpu]:
+    if plan.gpus is UNSET:
+        raise BadPlan("gpus is missing: name the GPUs, or nodes with GPUs")
+    gpus: dict[str, _Gpu] = {}
+    for gpu in plan.gpus:
+        if gpu.uuid in gpus:
+            raise BadPlan(f"gpus: {gpu.uuid!r} is there twice")
+        gpus[gpu.uuid] = gpu
+    return gpus
 
 
-def _list(value: object, where: str) -> list[object]:
-    if not isinstance(value, list):
-        raise BadPlan(f"{where} must be a list{_but(value)}")
-    return value
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise BadPlan(f"{where} must be a string that is not empty{_but(value)}")
-    return value
-
-
-def _integer(value: object, where: str, least: int | None = None) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > LARGEST:
-        raise BadPlan(f"{where} must be a whole number{_but(value)}")
-    if least is not None and value < least:
-        raise BadPlan(f"{where} must be at least {least}, not {value}")
-    return value
-
-
-def _optional_integer(value: object, where: str, least: int | None = None) -> int | None:
-    return None if value is None else _integer(value, where, least)
-
-
-def _but(value: object) -> str:
-    """The kind of the value, in JSON's words."""
-    if value is None:
-        return "; it is missing or null"
-    words = {bool: "true or false", int: "a number", float: "a number", str: "a string"}
-    kind = words.get(type(value), "a list" if isinstance(value, list) else "an object")
-    return f", not {kind}" if not isinstance(value, (int, float)) else f", not {value!r:.40}"
-
-
-def _no_constant(word: str) -> None:
-    raise ValueError(f"{word} is not a number in JSON")
+def _check_leases(
+    leases: Sequence[_Lease], gpus: Mapping[str, _Gpu], quotas: Mapping[str, Quota]
+) -> None:
+    seen = set[str]()
+    for lease in leases:
+        where = f"the lease {lease.id!r}"
+        if lease.id in seen:
+            raise BadPlan(f"{where} is there twice")
+        seen.add(lease.id)
+        if lease.environment not in quotas:
+            raise BadPlan(f"{where}: {lease.environment!r} is not among the environments")
+        if unknown := [uuid for uuid in lease.gpus if uuid not in gpus]:
+            raise BadPlan(f"{where}: there is no GPU {unknown[0]!r}")
+        if len(set(lease.gpus)) != len(lease.gpus):
+            raise BadPlan(f"{where} has a GPU twice")

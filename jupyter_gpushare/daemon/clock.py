@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import date, datetime
-from datetime import time as midnight
+from datetime import date, datetime, time as midnight
 from typing import Final
 
 from ..policy.words.model import Period

@@ -266,7 +266,7 @@ def setup(
         pool_socket=pool_socket,
         warnings=tuple(warnings),
     )
-    apply(c, plan, hub_major())
+    apply(c, plan, int(importlib.metadata.version("jupyterhub").partition(".")[0]))
     for sentence in warnings:
         print(f"jupyter_gpushare: {sentence}", file=sys.stderr)
     return plan
@@ -384,11 +384,6 @@ def _held_url(url: str, user: str | None) -> str:
         keeper.detach()  # it stays open
     _held.add((url, uid))
     return url
-
-
-def hub_major() -> int:
-    """JupyterHub's major version."""
-    return int(importlib.metadata.version("jupyterhub").partition(".")[0])
 
 
 def _shared_token(path: Path) -> str:

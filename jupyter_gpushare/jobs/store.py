@@ -19,6 +19,7 @@ from typing import ClassVar, Final
 from jupyter_core.paths import jupyter_data_dir
 
 from ..client.errors import GpuShareError
+from ..protocol.privateplace import lock_file
 
 _NAME: Final = re.compile(r"\w[\w.-]{0,99}")
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -117,18 +118,12 @@ class Stored(ABC):
 
         Raises ``error`` where another one runs it for longer than ``within`` seconds.
         """
-        held = os.open(self.at(self.locks), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         until = time.monotonic() + within
-        while True:
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return held
-            except OSError as error:
-                if time.monotonic() > until:
-                    os.close(held)
-                    what = f"{self.kind.capitalize()} {self.name!r} {self.runs}"
-                    raise self.error(what) from error
+        while (held := lock_file(self.at(self.locks))) is None:
+            if time.monotonic() > until:
+                raise self.error(f"{self.kind.capitalize()} {self.name!r} {self.runs}")
             time.sleep(_LOOK)
+        return held
 
     def is_run(self) -> bool:
         """Whether some process runs it now."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from jupyter_gpushare._version import __version__
+from jupyter_gpushare.protocol.background import event_or_time
 from jupyter_gpushare.protocol.connection import ClientConnection
 from jupyter_gpushare.protocol.errors import ProtocolError, RemoteError, RemoteProtocolError
 from jupyter_gpushare.protocol.framing import MAX_LINE_FROM_HOST, MAX_LINE_FROM_NODE
@@ -193,9 +194,7 @@ class NodeLink:
                 await self._connect_once()
                 failures = 0 if self.state.generation != generation else failures + 1
                 pause = _PAUSES[min(failures, len(_PAUSES) - 1)] * random.uniform(0.7, 1.3)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self._hurry.wait()
+                await event_or_time(self._hurry, pause)
         finally:
             self._set(LinkState(None, None, "The server stops.", self.state.generation))
 

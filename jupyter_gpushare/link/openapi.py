@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from jupyter_gpushare._version import __version__
-from jupyter_gpushare.protocol import calls
-from jupyter_gpushare.protocol import documents as doc
+from jupyter_gpushare.protocol import calls, documents as doc
 from jupyter_gpushare.protocol.messages import MOST_MEMORY, Method
 from jupyter_gpushare.protocol.secured import HOST_NAME
 from jupyter_gpushare.protocol.sizes import LEAST_MEMORY

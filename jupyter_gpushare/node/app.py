@@ -56,8 +56,7 @@ from ..policy.words.model import (
     ProcessId,
 )
 from ..predict.records import MODELS_FILE, RECORDS_FILE
-from ..protocol import documents as doc
-from ..protocol import names
+from ..protocol import documents as doc, names
 from ..protocol.address import (
     JOB_PREFIX,
     SYSTEM_SOCKET,

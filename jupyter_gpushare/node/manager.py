@@ -28,7 +28,6 @@ Nothing is decided here, and nothing is worded for clients: listeners get each
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -64,6 +63,7 @@ from ..policy.words.model import (
     Vitals,
 )
 from ..policy.words.moves import InvariantBroken
+from ..protocol.background import event_or_time
 from ..protocol.hostmemory import Room
 from .host import walljumps
 from .host.observers import Observers
@@ -586,9 +586,7 @@ class Manager:
     async def _measure_loop(self) -> None:
         while True:
             # Not wait_for: before Python 3.12 it can lose a cancellation.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.measure_interval):
-                    await self._measure_wanted.wait()
+            await event_or_time(self._measure_wanted, self.measure_interval)
             await self._measure_once()
             if self.clock.boot() >= self._discover_at:
                 await self._discover()
@@ -661,9 +659,7 @@ class Manager:
 
     async def _budget_loop(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._budget_interval):
-                    await self._budgets_wanted.wait()
+            await event_or_time(self._budgets_wanted, self._budget_interval)
             self._budgets_wanted.clear()
             if self.state.quotas.has_budgets:
                 await self._measure_budgets()

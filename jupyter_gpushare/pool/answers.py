@@ -31,8 +31,7 @@ from .pki import BadRequest
 from .state import NOT_USED, Host, State
 from .texts import no_host
 from .where import newest, rank
-from .words import commands as cmd
-from .words import events as ev
+from .words import commands as cmd, events as ev
 from .words.hosts import Group, Ranked, Wish
 
 _RANKED: Final = tuple(part.name for part in fields(Ranked))

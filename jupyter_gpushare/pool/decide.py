@@ -31,9 +31,7 @@ from .hints import give_hints
 from .plan import plan
 from .state import NOTHING, Host, State
 from .where import rank
-from .words import commands as cmd
-from .words import effects as eff
-from .words import events as ev
+from .words import commands as cmd, effects as eff, events as ev
 from .words.config import PoolConfig
 from .words.hosts import Environment, HostReport, Loan, Wish
 
@@ -132,7 +130,12 @@ def _reported(draft: Draft, command: cmd.HostReported) -> None:
     host = draft.state.hosts[command.host]
     report = _bounded(host, command.report)
     known = host.report
-    if known is not None and host.connected and _is_older(report, known):
+    if (
+        known is not None
+        and host.connected
+        and report.boot_id == known.boot_id
+        and report.at < known.at
+    ):
         return  # a message that came twice, or late
     draft.emit(ev.HostSpoke(command.at, command.host, report))
     now = draft.state.hosts[command.host]
@@ -191,10 +194,6 @@ def _make_room(draft: Draft, host: Host) -> None:
     ]
     for _since, one in sorted(idle)[:excess]:
         draft.lend(host, one, 0, host.out[one].asked_hours)
-
-
-def _is_older(report: HostReport, known: HostReport) -> bool:
-    return report.boot_id == known.boot_id and report.at < known.at
 
 
 def _unsettled(host: Host) -> list[Environment]:

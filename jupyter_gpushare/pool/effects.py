@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from ..policy.words.described import Happening
 from .state import NOT_USED, Host, State
-from .words import effects as eff
-from .words import events as ev
+from .words import effects as eff, events as ev
 from .words.config import PoolConfig
 from .words.hosts import Environment
 

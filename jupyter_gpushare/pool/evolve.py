@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import fields
-from dataclasses import replace as remake
+from dataclasses import fields, replace as remake
 from typing import Any, Final, get_args
 
 from ..policy.books.quotas import QuotaBook

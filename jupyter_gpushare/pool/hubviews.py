@@ -12,8 +12,7 @@ from typing import Any
 from jupyter_gpushare.pages import hosts, words
 from jupyter_gpushare.pages.hosts import Host, Own
 from jupyter_gpushare.pool import groups
-from jupyter_gpushare.pool.state import NOT_LENT, NOT_USED, NOTHING, State
-from jupyter_gpushare.pool.state import Host as PoolHost
+from jupyter_gpushare.pool.state import NOT_LENT, NOT_USED, NOTHING, Host as PoolHost, State
 from jupyter_gpushare.pool.words.hosts import Environment, HostGpu
 
 Json = Mapping[str, Any]

@@ -30,7 +30,7 @@ from ..link.dial import Host as Place
 from ..link.errors import NodeProblem
 from ..link.nodelink import NodeLink
 from ..policy.words.described import Happening
-from ..protocol.background import Background
+from ..protocol.background import Background, event_or_time
 from ..protocol.messages import Method
 from . import ledger
 from .budget import HostBudget
@@ -44,8 +44,7 @@ from .metrics import PoolMetrics
 from .pki import Authority, BadRequest, exists
 from .quotas import PoolQuotas
 from .state import State
-from .words import commands as cmd
-from .words import events as ev
+from .words import commands as cmd, events as ev
 from .words.hosts import Host
 
 LEDGER: Final = "ledger.sqlite"
@@ -236,9 +235,7 @@ class PoolManager:
                     await self._certify(host, link.link)
                 except (NodeProblem, BadRequest) as error:
                     self.log.info("%s has no new certificate yet: %s", host, error)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_RENEW_EVERY):
-                    await self._due.wait()
+            await event_or_time(self._due, _RENEW_EVERY)
 
     async def _certify(self, host: Host, link: NodeLink) -> None:
         """Give a host its next certificate if that is due, or if the authority was rotated since.

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from ..policy.books.quotas import QuotaBook
 from ..policy.books.table import Map
 from ..policy.words.model import Quota
-from .words.hosts import Environment, Group, GroupName, HostReport, Loan, Want
-from .words.hosts import Host as HostName
+from .words.hosts import Environment, Group, GroupName, Host as HostName, HostReport, Loan, Want
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
+
+
+async def event_or_time(event: asyncio.Event, seconds: float | None) -> None:
+    """Wait until the event is set, but no longer than ``seconds``."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 class Background:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Final
 
-from .calls import PARAMS as NODE_PARAMS
-from .calls import Call, Id, Name, NoParams, methods, parse_call
+from .calls import PARAMS as NODE_PARAMS, Call, Id, Name, NoParams, methods, parse_call
 from .messages import LINE_PATTERN, MOST_MEMORY, NAME, Method
 from .secured import HOST_NAME
 from .shapes import NullIsLeftOut, Range, Text

@@ -6,6 +6,7 @@ And files that only their owner may read.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import stat
 import zlib
@@ -91,6 +92,23 @@ def is_others(there: os.stat_result) -> str:
         return f"belongs to user {there.st_uid}"
     is_open = stat.S_IMODE(there.st_mode) & 0o077
     return f"is open to other users (mode {there.st_mode & 0o777:o})" if is_open else ""
+
+
+def lock_file(path: str | os.PathLike[str]) -> int | None:
+    """A descriptor that has the lock of this file; ``None`` while another process has it.
+
+    Linux drops the lock with the descriptor, in whatever way the process ends. Raises
+    :class:`OSError`.
+    """
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        if isinstance(error, BlockingIOError):
+            return None
+        raise
+    return lock
 
 
 def replace_private(path: str | os.PathLike[str], text: bytes) -> None:

@@ -22,9 +22,9 @@ from .shapes import (
     Shape,
     Text,
     Words,
+    shape as shape_of,
     shapes,
 )
-from .shapes import shape as shape_of
 from .sizes import GPUS_OF_QUOTA
 
 MOST_PARTS: Final = 1024  # objects in a list

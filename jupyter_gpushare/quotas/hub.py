@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from ..daemon.hubapi import HubApi, HubUnreachable
 from ..policy.words.model import EnvironmentName
+from ..protocol.background import event_or_time
 from .config import NodeSize, parse_quota
 from .last import LastQuotas
 
@@ -124,11 +125,7 @@ class HubQuotas:
                 self._log.exception("The quotas of JupyterHub's groups could not be applied")
             for then in waiting:
                 then()
-            try:
-                async with asyncio.timeout(self._pause()):
-                    await self._now.wait()
-            except TimeoutError:
-                continue
+            await event_or_time(self._now, self._pause())
 
     def _pause(self) -> float:
         return min(self._refresh, AWAY_REFRESH) if self._is_away else self._refresh

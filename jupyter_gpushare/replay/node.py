@@ -28,8 +28,7 @@ from ..policy.books.state import State
 from ..policy.recall.lifts import REST
 from ..policy.recall.offers import due
 from ..policy.recall.patience import ANSWER
-from ..policy.words import commands as cmd
-from ..policy.words import events as ev
+from ..policy.words import commands as cmd, events as ev
 from ..policy.words.model import (
     Activity,
     Allocation,

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import select
@@ -28,6 +27,7 @@ from pathlib import Path
 
 from jupyter_gpushare.protocol.address import EMBEDDED_STEM, host_id
 from jupyter_gpushare.protocol.keeper import BACK_OFF, next_failures
+from jupyter_gpushare.protocol.privateplace import lock_file
 from jupyter_gpushare.protocol.sockets import answers
 
 _SYSTEMD = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
@@ -54,22 +54,13 @@ class HostLock:
 
     def try_acquire(self) -> bool:
         """Take the lock if it is free. Raises ``OSError`` if there can be no lock at all."""
-        if self._fd is not None:
-            return True
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(self.path, flags, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(fd)
-            if isinstance(error, BlockingIOError):
-                return False
-            raise
-        os.ftruncate(fd, 0)
-        os.write(fd, f"{os.getpid()}\n".encode())  # for people; the lock is what counts
-        self._fd = fd
-        return True
+        if self._fd is None:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._fd = lock_file(self.path)
+            if self._fd is not None:
+                os.ftruncate(self._fd, 0)
+                os.write(self._fd, f"{os.getpid()}\n".encode())  # for people
+        return self._fd is not None
 
     def release(self) -> None:
         # The file stays: removing it would let two processes lock two different files.

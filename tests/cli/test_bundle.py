@@ -13,9 +13,7 @@ from typing import Any
 
 import pytest
 from golden.situations import DOCUMENTS
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
+from hypothesis import given, settings as hypothesis_settings, strategies as st
 from support.hub import free_ports
 from support.livenode import LiveNode, in_process
 from support.node import Puppet, RunningNode, until

@@ -12,16 +12,14 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.node import RunningNode, until
 from support.scripted_node import LEASE, ScriptedNode, Visitor
 
 from jupyter_gpushare.client.adapters import registry
 from jupyter_gpushare.client.api import make_ask
 from jupyter_gpushare.client.errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
-from jupyter_gpushare.client.requests import automatic, getting
-from jupyter_gpushare.client.requests import broker as broker_module
+from jupyter_gpushare.client.requests import automatic, broker as broker_module, getting
 from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.session import lease as lease_module
 from jupyter_gpushare.client.session.lease import OwnState

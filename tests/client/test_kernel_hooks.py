@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from IPython.core.error import InputRejected
 from IPython.core.events import EventManager, available_events
 from IPython.core.interactiveshell import InteractiveShell

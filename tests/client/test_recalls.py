@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from jupyter_gpushare.client.memory.worker import Worker
 from jupyter_gpushare.client.words.recalls import Give, Need, Recall, read_needs, read_recall

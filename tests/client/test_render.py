@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from golden.situations import SITUATIONS
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from jupyter_gpushare.client.words import render
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu

@@ -8,8 +8,7 @@ import types
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from jupyter_gpushare.client.session.visible import (
     THREADS,

@@ -100,7 +100,8 @@ def test_import_gets_a_gpu_and_who_waits_for_it_can_leave_and_gets_it_when_it_is
     waiting.thread.join(60)
     assert "KeyboardInterrupt" in str(waiting.error)
     wait_for(lambda: not my_leases(bobs), 10, "bob is out of the queue")
-    assert bob.run("print(6 * 7)").strip() == "42", "the kernel lives"
+    wait_for(bob.is_idle, what="the kernel lives")
+    assert bob.run("print(6 * 7)").strip() == "42"
     waiting = Running(bob, SHOW)
     wait_for(lambda: my_leases(bobs), 30, "the next import asks again")
 

@@ -9,8 +9,7 @@ from functools import reduce
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from jupyter_gpushare.elastic import core
 from jupyter_gpushare.elastic.core import Cut, Phase, Status, Tail, Team

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from golden.situations import DOCUMENTS, SITUATIONS
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from jupyter_gpushare.compose import leases, quotas
 from jupyter_gpushare.compose.text import name, size, text

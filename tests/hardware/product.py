@@ -180,8 +180,7 @@ def timed(kernel: Any, code: str) -> tuple[float, str]:
 def cells(bench: Bench) -> tuple[str, str]:
     """The cell that fills a GPU, and the one that looks whether all is there."""
     if bench.orders.rehearse:
-        from support.driverstage import FILL
-        from support.driverstage import READ as LOOK
+        from support.driverstage import FILL, READ as LOOK
 
         return FILL.replace("4 * 2**30", "24 * 2**20"), LOOK
     return MODEL.format(gib=8), READ

@@ -8,8 +8,7 @@ from __future__ import annotations
 from contextlib import closing
 
 import pytest
-from support.hub import RunningHub, why_not
-from support.hub import Spawning as How
+from support.hub import RunningHub, Spawning as How, why_not
 
 WHY = why_not(How.ONE_USER)
 pytestmark = [

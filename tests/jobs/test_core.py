@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from jupyter_gpushare.jobs import core
 from jupyter_gpushare.jobs.core import Card, End, Phase, Pick, Row, State

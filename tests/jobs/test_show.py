@@ -6,12 +6,10 @@ import re
 from functools import reduce
 from html.parser import HTMLParser
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from jupyter_gpushare.elastic import show as elastic_show
-from jupyter_gpushare.elastic.core import Phase as JobPhase
-from jupyter_gpushare.elastic.core import Rank, Status, told
+from jupyter_gpushare.elastic.core import Phase as JobPhase, Rank, Status, told
 from jupyter_gpushare.jobs import show
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&"

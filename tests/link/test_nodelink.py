@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from jupyter_gpushare.link.errors import NodeProblem, NodeTimedOut, NodeUnavailable
 from jupyter_gpushare.link.nodelink import NodeLink

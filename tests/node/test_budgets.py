@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from support.node import NodeClient, RemoteError, RunningNode, token_file
 
 from jupyter_gpushare.ledger.ledger import Ledger, Record

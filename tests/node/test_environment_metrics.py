@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from support.exporter import samples
 from support.node import GIB, NodeClient, RunningNode, token_file, until
 from support.policy_world import task

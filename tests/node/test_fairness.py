@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from jupyter_gpushare.daemon.fairness import Purse, Purses, RoundRobin
 from jupyter_gpushare.ledger.refusals import AT_ONCE, SECONDS, RefusalSieve

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from jupyter_gpushare.ledger.codec import to_record
 from jupyter_gpushare.node.views.history import entry, telling

@@ -12,8 +12,7 @@ from typing import Any
 
 import certipy
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from support.examples import examples
 from support.tinyhub import OWN, TinyHub
 

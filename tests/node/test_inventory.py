@@ -17,8 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.nvml import GIB, Kind, Nvml, NvmlWorld
 
 from jupyter_gpushare.node.host.processes import lineage

@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.classyear import DAY, GIB, Classroom, classroom
 
 from jupyter_gpushare.ledger import usage

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 from support.exporter import samples

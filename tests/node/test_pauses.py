@@ -5,8 +5,7 @@ from __future__ import annotations
 from jupyter_gpushare.node.host.outcome import Outcome
 from jupyter_gpushare.node.views.pauses import CELLS, NOTICED, Pauses
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.model import (
     Activity,
     Allocation,

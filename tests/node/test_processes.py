@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from jupyter_gpushare.node.host import processes
 from jupyter_gpushare.node.host.processes import (

@@ -9,8 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import GIB, World, gpu, plain_config, task
 

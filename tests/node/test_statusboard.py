@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from support.policy_world import World, gpu, plain_config, task
 from support.sheets import status_document
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from support.node import RunningNode, token_file, until
 
 from jupyter_gpushare.ledger.ledger import JSON, Ledger, Record, UsageRow

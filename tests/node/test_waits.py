@@ -11,8 +11,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from support.node import NodeClient, RunningNode, token_file, until
 from support.policy_world import GIB, World, gpu, plain_config, task
 from support.sheets import status_document

@@ -6,8 +6,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.pages.listing import ROWS, Listing, Member, listing, page_of

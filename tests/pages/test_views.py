@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 from golden.situations import DOCUMENTS, SITUATIONS
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from jupyter_gpushare.hub.site import hub_templates
 from jupyter_gpushare.pages import forms, live, views

@@ -6,8 +6,7 @@ import dataclasses
 import itertools
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from support.policy_moves import idle, phase, resume
 from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import GIB, World, gpu, plain_config, replayed, task
@@ -15,8 +14,7 @@ from support.policy_world import GIB, World, gpu, plain_config, replayed, task
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import demand
 from jupyter_gpushare.policy.recall import backfill, moving, patience
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.model import (
     DefaultClass,
     HolderAction,

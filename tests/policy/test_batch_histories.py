@@ -18,8 +18,7 @@ from jupyter_gpushare.policy.decide import requests, serving
 from jupyter_gpushare.policy.evolve import leases
 from jupyter_gpushare.policy.evolve.steps import CHANGES
 from jupyter_gpushare.policy.recall import backfill, patience, plan, stopping
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.model import (
     Activity,
     LeaseId,

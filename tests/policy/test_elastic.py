@@ -8,8 +8,7 @@ from typing import Any
 from support.policy_moves import answers, idle, limit, look
 from support.policy_world import GIB, World, gpu, limits_of, plain_config
 
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.model import (
     Allocation,
     Quota,

@@ -22,8 +22,7 @@ from support.policy_moves import (
 from support.policy_world import GIB, gpu, is_asked, is_asked_back, kept, process, replayed
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.model import (
     Activity,
     ClaimPhase,

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from support.examples import until_it_fails
-from support.policy_moves import given as gives
-from support.policy_moves import idle, phase, plan, restored, resume
+from support.policy_moves import given as gives, idle, phase, plan, restored, resume
 from support.policy_moving import Slow, asked_to_move, busy_day
 from support.policy_world import GIB, World, gpu, plain_config
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.examples import examples
 from support.policy_moves import idle
@@ -19,8 +18,7 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.quotas import QuotaSource
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.decide.rebuild import voucher_of
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.model import (
     DRIFT,
     BudgetLevel,

@@ -6,8 +6,7 @@ from support.policy_moves import phase
 from support.policy_world import World, gpu, plain_config
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.model import Quota
 from jupyter_gpushare.quota import best
 

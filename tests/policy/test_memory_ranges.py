@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from support.examples import examples
 from support.policy_histories import PEOPLE, Histories
@@ -29,8 +28,7 @@ from jupyter_gpushare.policy.books.lifts import STEP, unlifted
 from jupyter_gpushare.policy.books.placement import Granted
 from jupyter_gpushare.policy.books.state import Lease, State
 from jupyter_gpushare.policy.recall import lifts
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.model import (
     Allocation,
     EnvironmentName,

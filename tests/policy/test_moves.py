@@ -13,8 +13,7 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import demand
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.recall import offers
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
     HolderAction,

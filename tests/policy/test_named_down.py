@@ -6,8 +6,7 @@ import pytest
 from support.policy_moves import given, idle, phase, plan, restarted
 from support.policy_world import GIB, World, gpu, plain_config
 
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.config import MIB
 from jupyter_gpushare.policy.words.model import (
     Allocation,

@@ -10,8 +10,7 @@ from support.policy_world import GIB, gpu, process, replayed
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import shares
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
     GpuReading,

@@ -6,8 +6,7 @@ The rule is that of the source S1, Fig. 3 and Fig. 4.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from jupyter_gpushare.policy.books.placement import GpuRoom, Granted, NoRoom, Refused, place
 from jupyter_gpushare.policy.words.model import Quota, RefusalReason

@@ -22,16 +22,14 @@ from jupyter_gpushare.policy.books import placement, room
 from jupyter_gpushare.policy.books.queue import Queue
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.books.table import Map
-from jupyter_gpushare.policy.decide import draft as own
-from jupyter_gpushare.policy.decide import node, quotas
+from jupyter_gpushare.policy.decide import draft as own, node, quotas
 from jupyter_gpushare.policy.decide.draft import ANSWERS, Done
 from jupyter_gpushare.policy.decide.serving import serve
 from jupyter_gpushare.policy.evolve import leases
 from jupyter_gpushare.policy.evolve.steps import CHANGES
 from jupyter_gpushare.policy.measure import observe
 from jupyter_gpushare.policy.recall import offers, plan
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.model import ClaimPhase, EndReason
 from jupyter_gpushare.policy.words.moves import InvariantBroken
 from jupyter_gpushare.policy.words.recalls import Give, Why

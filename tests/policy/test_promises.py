@@ -7,8 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 from support.examples import examples
 from support.policy_loops import KIND, Loop, Loops
 from support.policy_turns import CONFIG, Actor
@@ -19,8 +18,7 @@ from jupyter_gpushare.policy.books import compute, meters
 from jupyter_gpushare.policy.books.demand import attained
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.turns import terms
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.model import (
     Activity,
     PriorityClass,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.policy_world import GIB, World, gpu, plain_config
 
 from jupyter_gpushare.policy import core

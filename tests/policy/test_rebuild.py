@@ -12,8 +12,7 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.decide.rebuild import voucher_of
 from jupyter_gpushare.policy.say import texts
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
     Activity,

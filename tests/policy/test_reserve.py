@@ -24,8 +24,7 @@ from support.policy_world import GIB, World, gpu, is_asked_back, limits_of, plai
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.placement import GpuRoom, Granted, NoRoom, place
 from jupyter_gpushare.policy.recall import growing
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.config import MIB
 from jupyter_gpushare.policy.words.model import (
     Activity,

@@ -11,8 +11,7 @@ from support.policy_world import GIB, World, gpu, process
 from jupyter_gpushare.node.views.status import DisplayState, display_state
 from jupyter_gpushare.policy.books.demand import attained
 from jupyter_gpushare.policy.measure.stillness import RESTS, look_at_resting
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.config import ParkWhen, PolicyConfig
 from jupyter_gpushare.policy.words.model import (
     Activity,

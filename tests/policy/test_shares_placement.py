@@ -12,8 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from support.examples import examples
 from support.policy_world import GIB, World, gpu, plain_config, process, replayed, task
 
@@ -27,8 +26,7 @@ from jupyter_gpushare.policy.books.placement import (
     place,
 )
 from jupyter_gpushare.policy.decide import given as given_shares
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.model import (
     Activity,
     LeasePhase,

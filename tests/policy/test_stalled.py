@@ -13,8 +13,7 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import Stall, Turn
 from jupyter_gpushare.policy.measure.stillness import look_at_stalled
 from jupyter_gpushare.policy.say.effects import Signal
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
     Activity,

@@ -6,8 +6,7 @@ import pickle
 from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from jupyter_gpushare.policy.books.table import Copied, Map

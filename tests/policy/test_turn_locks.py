@@ -11,8 +11,7 @@ from support.policy_world import gpu, replayed
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.turns import levels
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.turns import TurnPhase
 
 

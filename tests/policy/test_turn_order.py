@@ -7,8 +7,7 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from support.examples import examples
 from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import GIB, gpu

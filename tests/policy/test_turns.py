@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from support.examples import examples
 from support.policy_turns import (
     CONFIG,
@@ -20,8 +19,7 @@ from support.policy_world import GIB, gpu, plain_config, process
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import shares
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
     Activity,

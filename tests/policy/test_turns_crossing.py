@@ -7,8 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from support.examples import examples
 from support.policy_turns import CONFIG, Actor
 from support.policy_world import GIB, World, gpu, process

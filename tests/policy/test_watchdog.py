@@ -11,8 +11,7 @@ from support.policy_world import GIB, World, gpu, is_asked_back, plain_config, p
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.say.effects import Signal, TellRecall
 from jupyter_gpushare.policy.say.texts import over_limit_text
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.model import (
     HolderAction,
     Quota,

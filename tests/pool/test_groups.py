@@ -6,8 +6,7 @@ from support.pool_world import CONFIG, World
 
 from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
 from jupyter_gpushare.pool.groups import unlikely
-from jupyter_gpushare.pool.words import commands as cmd
-from jupyter_gpushare.pool.words import events as ev
+from jupyter_gpushare.pool.words import commands as cmd, events as ev
 from jupyter_gpushare.pool.words.hosts import Group
 
 

@@ -6,15 +6,13 @@ Random histories of the pool and hosts whose clocks drift.
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.examples import examples
 from support.pool_world import CONFIG, World
 
 from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
-from jupyter_gpushare.pool.words import commands as cmd
-from jupyter_gpushare.pool.words import events as ev
+from jupyter_gpushare.pool.words import commands as cmd, events as ev
 from jupyter_gpushare.pool.words.hosts import Group
 
 pytestmark = pytest.mark.timeout(900)

@@ -24,8 +24,7 @@ from jupyter_gpushare.pool.configuration import Pool
 from jupyter_gpushare.pool.evolve import evolve
 from jupyter_gpushare.pool.manager import PoolManager
 from jupyter_gpushare.pool.state import Drained, Out, State
-from jupyter_gpushare.pool.words import commands as cmd
-from jupyter_gpushare.pool.words import events as ev
+from jupyter_gpushare.pool.words import commands as cmd, events as ev
 from jupyter_gpushare.pool.words.hosts import Group, Loan
 from jupyter_gpushare.protocol.calls import parse_call
 from jupyter_gpushare.protocol.connection import ClientConnection

@@ -20,8 +20,7 @@ from jupyter_gpushare.pool.answers import PoolAnswers
 from jupyter_gpushare.pool.configuration import Pool
 from jupyter_gpushare.pool.metrics import PoolMetrics
 from jupyter_gpushare.pool.serving import serving
-from jupyter_gpushare.pool.words import commands as cmd
-from jupyter_gpushare.pool.words import events as ev
+from jupyter_gpushare.pool.words import commands as cmd, events as ev
 from jupyter_gpushare.protocol.connection import ClientConnection
 from jupyter_gpushare.protocol.poolcalls import PoolMethod, parse_pool_call
 

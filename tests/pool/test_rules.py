@@ -15,9 +15,7 @@ from jupyter_gpushare.pool import decide
 from jupyter_gpushare.pool.decide import ANSWERS, step
 from jupyter_gpushare.pool.evolve import CHANGES
 from jupyter_gpushare.pool.state import State
-from jupyter_gpushare.pool.words import commands as cmd
-from jupyter_gpushare.pool.words import effects as eff
-from jupyter_gpushare.pool.words import events as ev
+from jupyter_gpushare.pool.words import commands as cmd, effects as eff, events as ev
 from jupyter_gpushare.pool.words.hosts import Accepted, HostEnvironment, Loan, Want
 from jupyter_gpushare.protocol.calls import HintParams
 

@@ -9,15 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from jupyter_gpushare.predict.estimates import Basis, Predictor, WrongModels, power
 from jupyter_gpushare.predict.features import GIB, Features, Hardware, Node, vector
 from jupyter_gpushare.predict.kinds import KINDS
 from jupyter_gpushare.predict.records import Record, read_lines, shipped
-from jupyter_gpushare.predict.table import KINDS as NODES
-from jupyter_gpushare.predict.table import SOURCE
+from jupyter_gpushare.predict.table import KINDS as NODES, SOURCE
 
 PREDICTOR = Predictor.load()
 RECORDS = shipped()

@@ -7,8 +7,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from jupyter_gpushare.protocol.errors import (
     PARSE_ERROR,

@@ -7,8 +7,7 @@ import random
 import statistics
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from jupyter_gpushare.replay.generate import CELL, GAP, MINUTE, PUBLISHED_GPUS, Population, Quantile
 from jupyter_gpushare.replay.quantiles import ERROR, Quantiles

@@ -6,8 +6,7 @@ import io
 from array import array
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from jupyter_gpushare.replay.trace import (
     COLUMNS,

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.jupyter import Home, Server, wait_for
 from support.node import NodeClient, RemoteError, RunningNode, open_directory, token_file
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.jupyter import Home, Kernel, Server, wait_for
 
 from jupyter_gpushare.server.kernelenv import _may_be_notebook, notebook_wishes

@@ -137,59 +137,39 @@ class Kernel:
     id: str
 
     def run(self, code: str, within: float = 60.0) -> str:
-        """Run ``code`` and return what it printed; fails when it raises."""
-        socket, message = self.begin(code, within)
+        """Run ``code`` and return what it printed; fails when it raises.
+
+        Right after an interrupt wait until `is_idle`: a server does not wait until a kernel that it
+        believes busy is heard, and what is printed first is lost.
+        """
+        socket, message = self.begin(code)
         try:
             return self._printed(socket, message, within)
         finally:
             socket.close()
 
-    def begin(self, code: str, within: float = 60.0) -> tuple[Any, str]:
+    def begin(self, code: str) -> tuple[Any, str]:
         """Run ``code`` and wait for nothing; the open channel, to be closed, and the message."""
-        socket = self._listening(within)
-        content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
-        return socket, self._send(socket, "shell", "execute_request", content)
-
-    def _listening(self, within: float) -> Any:
-        """Open its channels and wait until what it prints comes through.
-
-        A server waits for that itself, but not if it believes that the kernel is busy. The first
-        thing that the kernel prints is then lost.
-        """
-        deadline = time.monotonic() + within
-        while time.monotonic() < deadline:
-            # A channel that was opened while the kernel restarted may be the dead kernel's.
-            socket = self.server.websocket(f"api/kernels/{self.id}/channels")
-            if self._is_heard(socket):
-                return socket
-            socket.close()
-        raise AssertionError(f"the kernel did not answer within {within} s")
-
-    def _is_heard(self, socket: Any) -> bool:
-        asked: set[str] = set()
-        socket.settimeout(0.5)
-        for _ in range(10):
-            asked.add(self._send(socket, "control", "kernel_info_request", {}))
-            try:
-                while message := json.loads(socket.recv()):
-                    mine = message["parent_header"].get("msg_id") in asked
-                    if mine and message["channel"] == "iopub":
-                        return True
-            except websocket.WebSocketTimeoutException:
-                continue
-        return False
-
-    def _send(self, socket: Any, channel: str, kind: str, content: Mapping[str, Any]) -> str:
         header = {
             "msg_id": os.urandom(8).hex(),
-            "msg_type": kind,
+            "msg_type": "execute_request",
             "session": "test",
             "username": "test",
             "version": "5.3",
         }
-        message = {"channel": channel, "header": header, "parent_header": {}, "metadata": {}}
-        socket.send(json.dumps({**message, "content": content}))
-        return header["msg_id"]
+        content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
+        message = {
+            **{"channel": "shell", "header": header, "parent_header": {}, "metadata": {}},
+            "content": content,
+        }
+        socket = self.server.websocket(f"api/kernels/{self.id}/channels")
+        socket.send(json.dumps(message))
+        return socket, header["msg_id"]
+
+    def is_idle(self) -> bool:
+        """Whether the server has heard that it has nothing to do."""
+        state = self.server.api.get(f"api/kernels/{self.id}").json()["execution_state"]
+        return bool(state == "idle")
 
     def answers(self) -> bool:
         """Whether it runs code within some seconds; not while it is restarted."""

@@ -12,8 +12,7 @@ from jupyter_gpushare.policy.books import uses
 from jupyter_gpushare.policy.books.room import comes_back
 from jupyter_gpushare.policy.books.state import Claim, ClaimKey, State
 from jupyter_gpushare.policy.recall import lifts
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.model import (
     Activity,
     Allocation,

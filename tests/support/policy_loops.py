@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
     EnvironmentName,

@@ -14,8 +14,7 @@ from jupyter_gpushare.policy.books.demand import wanting
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.decide.draft import Draft
 from jupyter_gpushare.policy.decide.serving import waits_for_link
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
     GpuUuid,

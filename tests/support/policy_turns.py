@@ -19,8 +19,7 @@ from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.recall import lifts
 from jupyter_gpushare.policy.say.effects import TellTurn
 from jupyter_gpushare.policy.turns import order
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
     Activity,

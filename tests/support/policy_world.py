@@ -27,8 +27,7 @@ from jupyter_gpushare.policy.books.state import (
 )
 from jupyter_gpushare.policy.measure.stillness import watched
 from jupyter_gpushare.policy.recall import growing, offers, patience, plan
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
     Activity,

@@ -11,9 +11,7 @@ from jupyter_gpushare.pool.decide import step
 from jupyter_gpushare.pool.evolve import evolve, reindexed
 from jupyter_gpushare.pool.groups import is_beyond
 from jupyter_gpushare.pool.state import State
-from jupyter_gpushare.pool.words import commands as cmd
-from jupyter_gpushare.pool.words import effects as eff
-from jupyter_gpushare.pool.words import events as ev
+from jupyter_gpushare.pool.words import commands as cmd, effects as eff, events as ev
 from jupyter_gpushare.pool.words.config import PoolConfig
 from jupyter_gpushare.pool.words.hosts import (
     Accepted,

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.replay.node import VirtualNode
 from jupyter_gpushare.replay.tally import Tally
 from jupyter_gpushare.replay.trace import Session

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from ...protocol.privateplace import UnsafePlace, private_file
+from ...protocol.privateplace import UnsafePlace, lock_file, private_file
 from .rungs import CannotGive
 
 _LOOK: Final = 0.05  # seconds between two looks at the lock
@@ -25,26 +24,17 @@ def one_at_a_time(
 
     Linux releases the lock when the process ends. If there is no place for a lock, none is taken.
     """
+    until = clock() + within
     try:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        lock = os.open(private_file(environ, "parking.lock"), flags, 0o600)
+        path = private_file(environ, "parking.lock")
+        while (lock := lock_file(path)) is None:
+            if clock() >= until:
+                raise CannotGive("Another of your kernels is parking, and takes long.")
+            time.sleep(_LOOK)
     except (UnsafePlace, OSError):
         yield
         return
     try:
-        until = clock() + within
-        while not _locked(lock):
-            if clock() >= until:
-                raise CannotGive("Another of your kernels is parking, and takes long.")
-            time.sleep(_LOOK)
         yield
     finally:
         os.close(lock)
-
-
-def _locked(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

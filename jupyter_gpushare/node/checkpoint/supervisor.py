@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import os
 import signal
 import socket
@@ -28,7 +27,7 @@ from jupyter_gpushare.protocol.checkpoint import (
 )
 from jupyter_gpushare.protocol.errors import ProtocolError
 from jupyter_gpushare.protocol.framing import LineFramer
-from jupyter_gpushare.protocol.privateplace import UnsafePlace, make_private
+from jupyter_gpushare.protocol.privateplace import UnsafePlace, lock_file, make_private
 from jupyter_gpushare.protocol.processes import shares_pids
 from jupyter_gpushare.protocol.sockets import peer
 
@@ -176,12 +175,8 @@ def listen(path: str) -> tuple[socket.socket, int] | None:
     Raises :class:`UnsafePlace`, ``OSError``.
     """
     make_private(os.path.dirname(path))
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    lock = os.open(path + ".lock", flags, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
+    lock = lock_file(path + ".lock")
+    if lock is None:
         return None
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     mask = os.umask(0o177)

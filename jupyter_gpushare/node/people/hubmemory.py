@@ -21,9 +21,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from ...daemon import privatefile
 from ...daemon.fairness import RoundRobin
 from ...protocol.privateplace import replace_private
+from ..host.troubles import Trouble
 from .identity import Principal
 
 #: Tokens in the file at most, in turn of those whose they are, and of one environment's; those
@@ -74,7 +77,7 @@ class HubMemory:
         self._path = path
         self._made_for = made_for
         self._log = log or logging.getLogger(__name__)
-        self._told = ""
+        self._trouble = Trouble(self._log, now, "Whom JupyterHub vouched for is kept again")
         self._is_there = False
         self._known: dict[str, Vouched] = {}
         self._mark = ""
@@ -178,14 +181,14 @@ class HubMemory:
                 if document["mark"] != _mark_of(self._path):
                     self._path.unlink(missing_ok=True)  # forgotten meanwhile: it counts no more
                 self._is_there = True
-                self._told = ""
+                self._trouble.is_over()
                 self._written = changes
             except OSError as error:
                 # It is safer to forget all than to accept a token that the Hub refuses.
                 self._is_there = False
                 with contextlib.suppress(OSError):
                     self._path.unlink(missing_ok=True)
-                self._tell(f"Whom JupyterHub vouched for could not be kept: {error}.")
+                self._trouble.came(f"Whom JupyterHub vouched for could not be kept: {error}.")
 
     def _notice(self) -> None:
         """Forget everybody if the mark was changed or the file removed."""
@@ -205,17 +208,12 @@ class HubMemory:
             if not isinstance(document, dict) or document.get("version") != _VERSION:
                 raise ValueError("another release wrote it")
             if document["made_for"] == self._made_for and document.get("mark", "") == self._mark:
-                self._known = {name: _vouched(it) for name, it in document["people"].items()}
+                self._known = msgspec.convert(document["people"], dict[str, Vouched])
                 self._is_there = True
         except FileNotFoundError:
             return
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            self._tell(f"{path} is not used: {error}.")
-
-    def _tell(self, sentence: str) -> None:
-        if sentence != self._told:
-            self._told = sentence
-            self._log.error("%s", sentence)
+            self._trouble.came(f"{path} is not used: {error}.")
 
 
 def forget(path: Path) -> None:
@@ -254,13 +252,3 @@ def fair_part(known: dict[str, Vouched]) -> dict[str, Vouched]:
             # A named server is its owner's, who may have any number.
             turns.put(one.environment.partition("/")[0], (name, one))
     return dict(turns.take(MOST, MOST))
-
-
-def _vouched(told: dict[str, Any]) -> Vouched:
-    return Vouched(
-        str(told["environment"]),
-        tuple(map(str, told["groups"])),
-        told["all_servers"] is True,
-        tuple(map(int, told["uids"])),
-        float(told["at"]),
-    )

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import msgspec
 
-from ...policy.books.quotas import QuotaBook
 from ...policy.books.state import GpuState, Lease, State
 from ...policy.recall.outlook import Recent, by_waits
 from ...policy.words.config import PolicyConfig
@@ -49,12 +48,14 @@ def report(
         _gpu(state, books, config, claimed[uuid], (left.get(uuid, WHOLE), batch[uuid]))
         for uuid, books in state.gpus.items()
     ]
+    expiry = state.quotas.next_expiry
     told = HostReport(
         name=name,
         boot_id=state.boot.boot_id,
         at=at,
         version=version,
-        seconds=_valid(state.quotas, at),
+        # Until the first of the loans is over, or 0 if none is valid.
+        seconds=max(0.0, expiry - at) if math.isfinite(expiry) else 0.0,
         draining=None if state.drained is None else state.drained.reason,
         empty=not state.claims,
         gpus=tuple(sorted(gpus, key=lambda row: row.index)),
@@ -78,11 +79,6 @@ def report(
         if not most or len(encoded(plain)) < MAX_REPORT - _AROUND:
             return plain
         most //= 2
-
-
-def _valid(book: QuotaBook, at: float) -> float:
-    """Seconds until the first of the loans is over, or 0 if none is valid."""
-    return max(0.0, book.next_expiry - at) if math.isfinite(book.next_expiry) else 0.0
 
 
 def _gpu(

@@ -24,11 +24,13 @@ from enum import Enum
 from functools import cache
 from typing import Any, Final, cast
 
-from ...compose import gpus as of_gpus
-from ...compose import leases as of_leases
-from ...compose import node as of_node
-from ...compose import quotas as of_quotas
-from ...compose import waiting as of_waiting
+from ...compose import (
+    gpus as of_gpus,
+    leases as of_leases,
+    node as of_node,
+    quotas as of_quotas,
+    waiting as of_waiting,
+)
 from ...policy import core
 from ...policy.books.lifts import entitled
 from ...policy.books.placement import wanted
@@ -66,8 +68,7 @@ from ...protocol import documents as doc
 from ...protocol.framing import Encoded, joined, members
 from ...protocol.holding import whole_memory
 from ...protocol.shapes import optional, private
-from . import outlook as outlook_status
-from . import sharing
+from . import outlook as outlook_status, sharing
 from .hints import Hints, with_hints
 from .lately import Lately
 from .pauses import Pauses
@@ -161,10 +162,6 @@ def display_state(state: State, lease: Lease) -> DisplayState:
     ):
         return DisplayState.OVER_LIMIT
     return DisplayState.ACTIVE if lease.activity is Activity.BUSY else DisplayState.IDLE
-
-
-def _rebuilding(state: State) -> str | None:
-    return None if state.rebuild is None else REBUILDING
 
 
 #: Rows of one list in one status: an administrator's, and anybody else's beside their own.
@@ -307,7 +304,7 @@ class Sheet:
             "name": facts.name,
             "version": facts.version,
             "simulated": facts.simulated,
-            "problem": state.problem or _rebuilding(state) or facts.problem,
+            "problem": state.problem or (state.rebuild is not None and REBUILDING) or facts.problem,
             "quotas_as_of": facts.quotas_as_of,
             # Whether a server or a task of the viewer's talks to this node now.
             "connected": bool(viewer.own(self._connected)),

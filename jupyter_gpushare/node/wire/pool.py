@@ -6,7 +6,6 @@ The host owns its GPUs. What the pool lends bounds new tasks; it ends none.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -21,6 +20,7 @@ from ...policy.recall.outlook import Recent
 from ...policy.words import commands as cmd
 from ...policy.words.model import EnvironmentName, Loan
 from ...protocol import documents as doc
+from ...protocol.background import event_or_time
 from ...protocol.calls import Call, LentParams, named_of
 from ...protocol.errors import Reason
 from ...protocol.hostreports import Accepted, Answer, HostEstimate
@@ -90,9 +90,7 @@ class PoolCalls:
     async def push(self) -> None:
         """Tell those who follow of each change, for ever."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LATEST):
-                    await self._changed.wait()
+            await event_or_time(self._changed, LATEST)
             self._changed.clear()
             if self._followers:
                 self._manager.observers.call(self._tell)

@@ -20,7 +20,6 @@ manager's loop runs it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
@@ -38,8 +37,7 @@ from ...policy.books.state import State
 from ...policy.recall.outlook import Outlook, outlooks
 from ...policy.say.effects import Effect, TellTurn
 from ...policy.turns import expected
-from ...policy.words import commands as cmd
-from ...policy.words import events as ev
+from ...policy.words import commands as cmd, events as ev
 from ...policy.words.described import chosen
 from ...policy.words.model import (
     EndReason,
@@ -52,9 +50,8 @@ from ...policy.words.model import (
     ProcessId,
 )
 from ...policy.words.turns import TurnPhase
-from ...protocol import documents as doc
-from ...protocol import names
-from ...protocol.background import Background
+from ...protocol import documents as doc, names
+from ...protocol.background import Background, event_or_time
 from ...protocol.calls import Call
 from ...protocol.errors import Reason
 from ...protocol.messages import FEATURES, PAGES, PROTOCOL, CallId, Method, Notice
@@ -705,9 +702,7 @@ class Service:
 
     async def _push_positions(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REMIND_INTERVAL):
-                    await self._queue_changed.wait()
+            await event_or_time(self._queue_changed, REMIND_INTERVAL)
             if self._manager.state.queue.waiting and not self._queue_changed.is_set():
                 self.statuses.news()
             await asyncio.sleep(QUEUE_INTERVAL)

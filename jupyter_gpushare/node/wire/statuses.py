@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
@@ -12,6 +11,7 @@ from ...daemon.fairness import RoundRobin
 from ...policy.recall.outlook import Outlook
 from ...policy.words.model import EnvironmentName, LeaseId
 from ...protocol import documents as doc
+from ...protocol.background import event_or_time
 from ...protocol.calls import Call
 from ...protocol.framing import Encoded, encoded
 from ...protocol.messages import Method, Notice
@@ -105,9 +105,7 @@ class Statuses:
             # A client that could not be told before gets the newest status in a second, even if
             # nothing changes again.
             is_behind = any(guest.behind for guest in self._guests.values())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1.0 if is_behind else None):
-                    await self._changed.wait()
+            await event_or_time(self._changed, 1.0 if is_behind else None)
             self._changed.clear()
             changed, told = told != self._changes, self._changes
             watchers: RoundRobin[Guest] = RoundRobin()

@@ -90,9 +90,6 @@ class SecuredWire(asyncio.Protocol):
             self._flush()
             self.close()
 
-    def eof_received(self) -> bool:
-        return False
-
     def pause_writing(self) -> None:
         if self._inside is not None:
             self._inside.pause_writing()

@@ -50,9 +50,7 @@ from ...policy.words.model import (
 from ...policy.words.promises import Promise
 from ...policy.words.recalls import Give
 from ...policy.words.turns import Figures
-from ...protocol import calls
-from ...protocol import documents as doc
-from ...protocol import messages as msg
+from ...protocol import calls, documents as doc, messages as msg
 from ...protocol.errors import Reason
 from ...quotas import edits
 from ..views.hints import Hints, with_hints
@@ -158,10 +156,6 @@ def _request(at: float, who: Caller, params: calls.RequestParams, fresh: LeaseId
     )
 
 
-def _quota_unset(at: float, who: Caller, whose: calls.QuotaName, _: LeaseId) -> cmd.Command:
-    return edits.unset(at, who.environment, whose)
-
-
 def _promise(params: calls.PromiseParams) -> Promise | None:
     if params.deadline is None and params.rate is None:
         return None
@@ -250,7 +244,7 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
     msg.Method.TASK_RENAMED: lambda at, who, p, _: cmd.RenameTask(
         at, who.environment, p.kernel_id, p.name, p.path
     ),
-    msg.Method.QUOTA_UNSET: _quota_unset,
+    msg.Method.QUOTA_UNSET: lambda at, who, p, _: edits.unset(at, who.environment, p),
     msg.Method.LEASE_REVOKE: lambda at, who, p, _: cmd.Revoke(
         at, LeaseId(p.lease), p.reason, who.environment
     ),

@@ -372,9 +372,6 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._home.unread.reads(self)
 
-    def eof_received(self) -> bool:
-        return False
-
     def connection_lost(self, error: Exception | None) -> None:
         if self._protocol.phase is not Phase.CLOSED:
             self._protocol.move(Phase.CLOSED)

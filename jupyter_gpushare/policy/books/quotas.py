@@ -13,8 +13,7 @@ from enum import Enum
 from typing import Final, TypeVar
 
 from ...quota import Own, best
-from ..words import commands as cmd
-from ..words import events as ev
+from ..words import commands as cmd, events as ev
 from ..words.model import EnvironmentName, Loan, Period, Quota
 from .table import Map
 

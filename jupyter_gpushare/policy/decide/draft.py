@@ -10,8 +10,7 @@ from ..books.state import Lease, State
 from ..evolve.apply import evolve
 from ..say import texts
 from ..turns import terms
-from ..words import commands as cmd
-from ..words import events as ev
+from ..words import commands as cmd, events as ev
 from ..words.config import PolicyConfig
 from ..words.model import (
     EndReason,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ..books.state import Lease
 from ..say import texts
-from ..words import commands as cmd
-from ..words import events as ev
+from ..words import commands as cmd, events as ev
 from ..words.model import (
     Activity,
     EndReason,

@@ -10,8 +10,7 @@ from ..measure.observe import observe, told_apart, unused, used_by_environment
 from ..recall import lifts, plan
 from ..say import texts
 from ..turns import arranging
-from ..words import commands as cmd
-from ..words import events as ev
+from ..words import commands as cmd, events as ev
 from ..words.model import (
     ClaimPhase,
     EndReason,

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 
 from ..books.state import Lease, State
 from ..say import texts
-from ..words import commands as cmd
-from ..words import events as ev
+from ..words import commands as cmd, events as ev
 from ..words.model import GpuUuid, OutOfService, RefusalReason
 from .draft import Decision, Done, Draft, Refuse, decides
 from .serving import serve

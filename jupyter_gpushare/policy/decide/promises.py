@@ -10,8 +10,7 @@ from ..books.state import Lease
 from ..recall import patience, stopping
 from ..say import texts
 from ..turns import terms
-from ..words import commands as cmd
-from ..words import events as ev
+from ..words import commands as cmd, events as ev
 from ..words.model import LeasePhase, RefusalReason
 from ..words.promises import Promised, PromiseState, ShareWhy
 from . import given

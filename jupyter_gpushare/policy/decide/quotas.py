@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import get_args
 
 from ..say import texts
-from ..words import commands as cmd
-from ..words import events as ev
+from ..words import commands as cmd, events as ev
 from ..words.config import PolicyConfig
 from ..words.model import DRIFT, BudgetLevel, EnvironmentName, Loan, Quota, RefusalReason
 from .draft import Decision, Done, Draft, Refuse, decides

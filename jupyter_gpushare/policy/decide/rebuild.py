@@ -16,8 +16,7 @@ from ..books import shares
 from ..books.state import Lease, State
 from ..say import texts
 from ..turns import arranging
-from ..words import commands as cmd
-from ..words import events as ev
+from ..words import commands as cmd, events as ev
 from ..words.config import PolicyConfig
 from ..words.model import (
     Activity,

@@ -11,8 +11,7 @@ from ..books.state import Lease, State
 from ..measure import following
 from ..recall import lifts, plan
 from ..say import texts
-from ..words import commands as cmd
-from ..words import events as ev
+from ..words import commands as cmd, events as ev
 from ..words.model import (
     LeaseId,
     LeasePhase,

@@ -8,8 +8,7 @@ from ..books.placement import Granted, NoRoom, refusal, wanted
 from ..books.state import Lease, State
 from ..recall import patience
 from ..say import texts
-from ..words import commands as cmd
-from ..words import events as ev
+from ..words import commands as cmd, events as ev
 from ..words.config import PolicyConfig
 from ..words.model import (
     BudgetLevel,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from ..books import shares
 from ..books.state import Lease
 from ..turns import levels
-from ..words import commands as cmd
-from ..words import events as ev
+from ..words import commands as cmd, events as ev
 from ..words.model import (
     Activity,
     LeaseId,

@@ -24,8 +24,7 @@ from ..books.room import try_place
 from ..books.shares import in_time
 from ..books.state import Lease, State
 from ..books.table import replace
-from ..turns import levels
-from ..turns import order as turn_order
+from ..turns import levels, order as turn_order
 from ..words.config import PolicyConfig
 from ..words.model import GpuUuid, LeaseId, PriorityClass, Rung
 from ..words.recalls import Give, Why

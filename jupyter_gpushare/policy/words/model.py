@@ -12,13 +12,15 @@ from enum import Enum
 from typing import Final, NewType
 
 # A quota's words are described below the policy, since the protocol has them, too.
-from ...quota import MONTH as MONTH
-from ...quota import WEEK as WEEK
-from ...quota import Bytes as Bytes
-from ...quota import EnvironmentName as EnvironmentName
-from ...quota import Period as Period
-from ...quota import Quota as Quota
-from ...quota import Reserve as Reserve
+from ...quota import (
+    MONTH as MONTH,
+    WEEK as WEEK,
+    Bytes as Bytes,
+    EnvironmentName as EnvironmentName,
+    Period as Period,
+    Quota as Quota,
+    Reserve as Reserve,
+)
 from .promises import Expected, Promise
 from .versions import since
 

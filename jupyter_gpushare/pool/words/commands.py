@@ -10,20 +10,10 @@ from dataclasses import dataclass
 # Quotas are edited by the same commands as a node's.
 from ...policy.words.commands import (
     Command as Command,
-)
-from ...policy.words.commands import (
     ConfigureQuotas as ConfigureQuotas,
-)
-from ...policy.words.commands import (
     EditsBook as EditsBook,
-)
-from ...policy.words.commands import (
     Introduce as Introduce,
-)
-from ...policy.words.commands import (
     SetQuota as SetQuota,
-)
-from ...policy.words.commands import (
     UnsetQuota as UnsetQuota,
 )
 from .events import Event

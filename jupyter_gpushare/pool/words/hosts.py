@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...policy.words.model import EnvironmentName
-from ...protocol.hostreports import Accepted as Accepted
-from ...protocol.hostreports import Answer
-from ...protocol.hostreports import HostEnvironment as HostEnvironment
-from ...protocol.hostreports import HostEstimate as HostEstimate
-from ...protocol.hostreports import HostGpu as HostGpu
-from ...protocol.hostreports import HostReport as HostReport
-from ...protocol.hostreports import KindShare as KindShare
-from ...protocol.hostreports import Want as Want
+from ...protocol.hostreports import (
+    Accepted as Accepted,
+    Answer,
+    HostEnvironment as HostEnvironment,
+    HostEstimate as HostEstimate,
+    HostGpu as HostGpu,
+    HostReport as HostReport,
+    KindShare as KindShare,
+    Want as Want,
+)
 from ...protocol.reading import reader
 
 Host = str

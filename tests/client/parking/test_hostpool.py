@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from jupyter_gpushare.client.adapters.parkers.allocator import CudaAllocator
 from jupyter_gpushare.client.adapters.parkers.hostpool import HostPool

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from jupyter_gpushare.client.adapters.parkers.base import (
     ParkedDamaged,

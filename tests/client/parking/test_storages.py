@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from support.torch_cpu import CpuAllocator
 from torch.utils.checkpoint import checkpoint
 

@@ -28,8 +28,7 @@ from jupyter_gpushare.policy.decide.draft import ANSWERS, Done, Draft
 from jupyter_gpushare.policy.measure import observe, watchdog
 from jupyter_gpushare.policy.recall import lifts, stopping
 from jupyter_gpushare.policy.turns import order
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.model import ClaimPhase, EndReason, LeasePhase
 from jupyter_gpushare.policy.words.recalls import Give, RecallPhase, Why
 
