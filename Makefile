@@ -80,7 +80,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help jest-kept rewritten test-power lab test test-fast test-long test-ray test-ui test-afresh matrix wheels tour demo demo-parking demo-turns demo-qos demo-pool bench bench-hub bench-hosts bench-pool bench-ledger bench-peers soak soak-pool fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
+.PHONY: FORCE help jest-kept test-power lab test test-fast test-long test-ray test-ui test-afresh matrix wheels tour demo demo-parking demo-turns demo-qos demo-pool bench bench-hub bench-hosts bench-pool bench-ledger bench-peers soak soak-pool fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -224,14 +224,10 @@ jest-kept: $(UI_MODULES) | $(UI)
 	@mkdir -p $(dir $(JEST_SAID))
 	@$(SUITES) --later=$(JEST_SAID) jest
 
-# pytest rewrites the assertions of all test files. Done once beforehand, its workers need not each do it.
-rewritten: $(VENV)/.dev
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --collect-only -qq >/dev/null || true
-
 # While packages are installed, the other core has the UI (npm, build, lint, jest), and apt waits for the network.
 test:
 	@mkdir -p build && touch build/began
-	@$(MAKE) --no-print-directory -j3 -O lint-python lint-ui jest-kept hosts rewritten
+	@$(MAKE) --no-print-directory -j3 -O lint-python lint-ui jest-kept hosts
 	@$(SUITES) --began=build/began --earlier=$(JEST_SAID) pytest playwright
 
 test-fast: $(VENV)/.dev $(UI)
@@ -260,13 +256,13 @@ test-power: $(VENV)/.dev $(UI)
 	@mkdir -p build && rm -f build/found.json
 	@$(BIN)/python scripts/power.py draw build/faults.json --seed=$(POWER_SEED)
 	@$(BIN)/python scripts/power.py reach build/faults.json build/reached.json -- \
-		-q -n4 --dist=loadfile --no-loadscope-reorder
+		-q --workers=4
 	@$(BIN)/python scripts/power.py find build/faults.json build/reached.json build/found.json
 	@$(BIN)/python scripts/power.py table build/found.json
 
 # One by one: each has several hosts, or several trainings, of its own.
 test-ray: $(VENV)/.dev $(VENV)/.ray
-	@$(BIN)/python -m pytest -q -n0 -m long tests/elastic tests/jobs
+	@$(BIN)/python -m pytest -q -m long tests/elastic tests/jobs
 
 test-ui: chromium $(VENV)/.lab $(UI) $(UI_TEST_MODULES)
 	@$(SUITES) playwright

@@ -298,7 +298,7 @@ def find(fault: dict[str, Any], reached: dict[str, Any]) -> dict[str, Any]:
             named = Path(folder, "tests")
             named.write_text("\n".join(some))
             # -p no:cacheprovider: two of them run at once, and share no folder.
-            command = [sys.executable, "-m", "pytest", "-q", "-x", "--timeout=90", "-n0"]
+            command = [sys.executable, "-m", "pytest", "-q", "-x", "--timeout=90"]
             command += ["-p", "no:cacheprovider", f"@{named}"]
             told = subprocess.run(
                 mounted(copy, command), cwd=ROOT, capture_output=True, text=True, check=False

@@ -27,9 +27,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LABEXTENSION = ROOT / "labextension"
 BIN = Path(sys.executable).parent
-#: Three more than processors: many tests wait for processes of their own. A file's tests stay
-#: together, since they share what is made once for them. Workers beyond a few would only contend.
-WORKERS = min(6, 3 + (os.cpu_count() or 1))
+#: Four more than processors: many tests wait for processes of their own. Beyond a few, workers
+#: would only contend.
+WORKERS = min(8, 4 + (os.cpu_count() or 1))
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 #: With it each of the thousand processes that the tests start would compile the package anew.
 NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
@@ -47,12 +47,8 @@ class Suite:
 
 SUITES = {
     "pytest": Suite(
-        (
-            *(sys.executable, "-m", "pytest", f"--numprocesses={WORKERS}", "--dist=loadfile"),
-            # Else the files with most tests begin, and the longest stories wait for each other at
-            # the end, with an idle processor. tests/conftest.py says the order.
-            "--no-loadscope-reorder",
-        ),
+        # tests/support/workers.py; tests/conftest.py says the order.
+        (sys.executable, "-m", "pytest", f"--workers={WORKERS}"),
         ROOT,
         re.compile(r"(=+ )?(\d+ \w+|no tests ran).* in [\d.]+s.*|(FAILED|ERROR) \S+::.*"),
     ),

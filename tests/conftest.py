@@ -7,6 +7,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from inspect import iscoroutinefunction, signature
 from itertools import chain, groupby, islice
 from pathlib import Path
@@ -17,6 +18,7 @@ from support import ownhost, warm
 from support.bare import MISSING, is_of_a_verb, names_one_of
 from support.changed import changed, is_told
 from support.costs import SLOW, Costs
+from support.workers import Workers
 
 # How long an example takes depends on the machine, and is no property of the code.
 # The same examples at each run, so that what fails fails again; `make test-long` searches on.
@@ -96,19 +98,29 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--costs", type=Path, help="write here what each test costs, as JSON lines")
+    parser.addoption("--workers", type=int, default=0, help="run the tests in so many processes")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    worker = hasattr(config, "workerinput")
-    if not worker:  # workers inherit it
-        _leave_the_host(config)
-    # A node manager of whoever runs the tests, say of `make lab`, would give pytest a GPU.
-    runtime = tempfile.TemporaryDirectory(prefix="gpushare-")
-    config.add_cleanup(runtime.cleanup)
-    os.environ["JUPYTER_RUNTIME_DIR"] = runtime.name
-    if (starts := warm.install()) is not None:
-        config.add_cleanup(starts.close)
-    config.pluginmanager.register(Costs(None if worker else config.getoption("--costs")), "costs")
+    _leave_the_host(config)
+    starts = warm.install()
+
+    @contextmanager
+    def own() -> Iterator[None]:
+        """What each process of tests has for itself."""
+        # A node manager of whoever runs the tests, say of `make lab`, would give pytest a GPU.
+        with tempfile.TemporaryDirectory(prefix="gpushare-") as runtime:
+            os.environ["JUPYTER_RUNTIME_DIR"] = runtime
+            yield
+            if starts is not None:
+                starts.close()
+
+    ends = ExitStack()
+    ends.enter_context(own())
+    config.add_cleanup(ends.close)
+    config.pluginmanager.register(Costs(config.getoption("--costs")), "costs")
+    if count := config.getoption("--workers"):
+        config.pluginmanager.register(Workers(count, own), "workers")
     # A shell starts its background jobs with SIGINT ignored, and children would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

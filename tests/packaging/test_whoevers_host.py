@@ -74,7 +74,7 @@ def test_folders_that_were_left_and_what_somebody_has_set(host: Host, tmp_path: 
         "PYTHONWARNINGS": "error",
     }
     before = ("sh", "-c", 'umask 077; exec "$@"', "sh")
-    done = runs(host, tmp_path, "-n0", HOSTS_ITS_OWN, before=before, **set_by_somebody)
+    done = runs(host, tmp_path, HOSTS_ITS_OWN, before=before, **set_by_somebody)
     assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
@@ -87,7 +87,7 @@ def test_a_system_node_manager_that_runs(host: Host, tmp_path: Path) -> None:
         node = host.start(line, stdout=subprocess.PIPE, stderr=said, text=True)
     assert node.stdout.readline().startswith("ready"), log.read_text()
     # In a worker: it inherits what the process that started it has done.
-    done = runs(host, tmp_path, "-n1", *FINDS_NONE)
+    done = runs(host, tmp_path, "--workers=1", *FINDS_NONE)
     assert "2 passed" in done.stdout, done.stdout + done.stderr
     ask = [sys.executable, "-m", "jupyter_gpushare.cli", "status"]
     assert "Simulated GPU" in host.ask(ask), "it runs on, and others find it"
