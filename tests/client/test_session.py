@@ -486,6 +486,24 @@ def test_close_ends_the_thread_and_the_descriptors(recorder: Recorder) -> None:
         until(lambda: threading.active_count() <= threads, "the end of the threads")
 
 
+def test_the_last_word_waits_until_it_is_answered(recorder: Recorder) -> None:
+    """Else a busy node manager sees the process end first, and its lease ends as lost."""
+    answered = threading.Event()
+
+    def script(visitor: Visitor) -> None:
+        visitor.welcome(heartbeat_interval=30.0)
+        release = visitor.read()
+        time.sleep(0.2)
+        answered.set()
+        visitor.answer(release, {})
+        visitor.hang()
+
+    with ScriptedNode(script) as node, opened(node, recorder) as session:
+        session.tell_last(SLACK, Method.RELEASE, lease=LEASE, ends=True)
+        assert answered.is_set()
+        session.tell_last(BOUND, Method.RELEASE, lease=LEASE, ends=True)  # nobody answers
+
+
 def test_hanging_up_just_when_the_wire_breaks_is_no_error(recorder, caplog):
     """Found by the storm of faults: the thread went on with the wire that was closed already."""
 

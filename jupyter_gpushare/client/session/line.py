@@ -98,11 +98,10 @@ class Line:
             return
         if ours is not None and session.link is Link.UP:
             session.let_go(ours)  # nobody needs to be told that it ends
-            session.tell(Method.RELEASE, lease=ours, ends=True)
-            # On a busy machine the thread that sends it comes late. Unsent, the lease ends as lost.
-            session.close(flush=5.0)
-        else:
-            session.close()
+            # Sent is not enough: a busy node manager may see this process end before it reads the
+            # line, and the lease would end as lost.
+            session.tell_last(5.0, Method.RELEASE, lease=ours, ends=True)
+        session.close()
 
     def abandon_in_child(self) -> None:
         """After a fork, in the child: the session is the parent's."""

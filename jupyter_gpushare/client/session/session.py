@@ -314,6 +314,10 @@ class Session:
         """Call without waiting for an answer; sent again if the link breaks meanwhile."""
         self._send(method, True, params)
 
+    def tell_last(self, within: float, method: Method, **params: Any) -> None:
+        """Call, and wait ``within`` seconds at most for any answer."""
+        self._send(method, False, params).done.wait(within)
+
     def gave(self, give: Give, lease: str, **what: Any) -> None:
         """Tell, as surely, what was given of what the node manager can ask for."""
         self.tell_surely(Method.GAVE, lease=lease, give=give.word, **what)
@@ -467,8 +471,8 @@ class Session:
             self._settles_at = 0.0 if busy else time.monotonic() + _IDLE_SETTLES
         self._wake()
 
-    def close(self, flush: float = 0.5) -> None:
-        """Hang up; waits up to ``flush`` seconds until all that was told is sent."""
+    def close(self) -> None:
+        """Hang up; waits for half a second at most until all that was told is sent."""
         if os.getpid() != self._owner:
             self.abandon_in_child()
             return
@@ -476,7 +480,7 @@ class Session:
             self.link = Link.CLOSED
         self._wake()
         if self._thread is not None:
-            self._thread.join(flush)
+            self._thread.join(0.5)
 
     def abandon_in_child(self) -> None:
         """After a fork: the line is the parent's. Close our copies and forget them."""
