@@ -484,15 +484,13 @@ class _Lease:
     def close(self) -> None:
         """Give it back, unless others have joined it and go on, and hang up."""
         self.give_back(ends=True)
-        self._session.close(2.0)
+        self._session.close()
 
     def give_back(self, *, ends: bool = False) -> None:
         """Give it back, if anybody is there to take it; the kernel tells of our end otherwise."""
         lease = None if self._grant is None else self._grant.lease
         if lease is not None and self._session.holds(lease) and self._session.link is Link.UP:
-            self._session.let_go(lease)
-            with contextlib.suppress(GpuShareError):
-                self._session.call(Method.RELEASE, lease=lease, ends=ends)
+            self._session.give_back(lease, ends=ends)
 
     # -- on the session's thread -------------------------------------------------------------
 

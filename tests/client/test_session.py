@@ -486,7 +486,7 @@ def test_close_ends_the_thread_and_the_descriptors(recorder: Recorder) -> None:
         until(lambda: threading.active_count() <= threads, "the end of the threads")
 
 
-def test_the_last_word_waits_until_it_is_answered(recorder: Recorder) -> None:
+def test_what_is_given_back_at_the_end_is_answered_first(recorder: Recorder) -> None:
     """Else a busy node manager sees the process end first, and its lease ends as lost."""
     answered = threading.Event()
 
@@ -499,9 +499,10 @@ def test_the_last_word_waits_until_it_is_answered(recorder: Recorder) -> None:
         visitor.hang()
 
     with ScriptedNode(script) as node, opened(node, recorder) as session:
-        session.tell_last(SLACK, Method.RELEASE, lease=LEASE, ends=True)
+        session.give_back(LEASE, ends=True)
         assert answered.is_set()
-        session.tell_last(BOUND, Method.RELEASE, lease=LEASE, ends=True)  # nobody answers
+        session._timeout = BOUND
+        session.give_back(LEASE, ends=True)  # nobody answers
 
 
 def test_hanging_up_just_when_the_wire_breaks_is_no_error(recorder, caplog):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from ...protocol import names
 from ...protocol.address import SYSTEM_SOCKET, Found, find_socket
-from ...protocol.messages import Method, Notification
+from ...protocol.messages import Notification
 from ..errors import GpuShareError, NodeUnavailable
 from ..words.settings import read_token
 from .preferences import Preferences
@@ -97,10 +97,7 @@ class Line:
         if session is None:
             return
         if ours is not None and session.link is Link.UP:
-            session.let_go(ours)  # nobody needs to be told that it ends
-            # Sent is not enough: a busy node manager may see this process end before it reads the
-            # line, and the lease would end as lost.
-            session.tell_last(5.0, Method.RELEASE, lease=ours, ends=True)
+            session.give_back(ours, ends=True)
         session.close()
 
     def abandon_in_child(self) -> None:

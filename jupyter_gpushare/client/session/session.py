@@ -314,10 +314,6 @@ class Session:
         """Call without waiting for an answer; sent again if the link breaks meanwhile."""
         self._send(method, True, params)
 
-    def tell_last(self, within: float, method: Method, **params: Any) -> None:
-        """Call, and wait ``within`` seconds at most for any answer."""
-        self._send(method, False, params).done.wait(within)
-
     def gave(self, give: Give, lease: str, **what: Any) -> None:
         """Tell, as surely, what was given of what the node manager can ask for."""
         self.tell_surely(Method.GAVE, lease=lease, give=give.word, **what)
@@ -458,6 +454,16 @@ class Session:
             self._vouchers.pop(lease, None)
             self._activity.pop(lease, None)
             self._told_activity.pop(lease, None)
+
+    def give_back(self, lease: str, *, ends: bool) -> None:
+        """Release ``lease``, and wait until that is answered; what fails needs no word.
+
+        Sent is not enough where this process ``ends``: a busy node manager may see that before it
+        reads the line, and the lease would end as lost.
+        """
+        self.let_go(lease)
+        with contextlib.suppress(GpuShareError):
+            self.call(Method.RELEASE, lease=lease, ends=ends)
 
     def set_activity(self, lease: str, busy: bool) -> None:
         """Note what the task does; the thread tells it. Never waits."""
