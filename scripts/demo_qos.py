@@ -1,8 +1,8 @@
 """Training loops on one GPU, of which one has a deadline and grows slower in mid-run.
 
 ``make demo-qos`` runs it. Alice names a deadline for her loop; Bob's and Carol's train in short
-rounds, one after the other. With a fifth of the GPU's time hers would be ready in time; but from
-its middle on each of her steps takes three times as long. The node manager sees that, and raises
+rounds, one after the other. With a quarter of the GPU's time hers would be ready in time; but from
+its middle on each of her steps takes four times as long. The node manager sees that, and raises
 her share ten hundredths at a time until the deadline is kept again. The same is played on a second
 node at the same time, where promises may claim no more than the ten hundredths that hers begins
 with: there she is late, and is told so as soon as it is known. The program exits with 1 if anything
@@ -32,9 +32,9 @@ from jupyter_gpushare.protocol.messages import Method
 PATIENCE = 120.0  # seconds for what is no promise
 STEPS = 120
 SLOWS = 60  # from that step on
-QUICK, SLOW = 0.05, 0.15
-#: Alone she computes for 12 s; for 6 if she had not slowed.
-DEADLINE = 28.0
+QUICK, SLOW = 0.05, 0.2
+#: Alone she computes for 15 s; for 6 if she had not slowed.
+DEADLINE = 25.0
 OTHERS = ("bob", "carol")
 CONFIG = """
 c.NodeManagerApp.measure_interval = 0.5
