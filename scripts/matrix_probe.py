@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support.hub import RunningHub, Spawning, free_ports, why_not
+from support.hub import RunningHub, free_ports, why_not
 from support.jupyter import Home, Kernel, Server, wait_for
 
 #: As scripts/matrix.py says.
@@ -66,7 +66,7 @@ def kernel() -> str:
 
 def hub() -> str:
     """A user's quota page answers; a notebook on their server gets a GPU."""
-    why = why_not(Spawning.ONE_USER)
+    why = why_not()
     if why is not None:
         raise Cannot(why)
     with RunningHub.make(pages=True) as running:

@@ -13,18 +13,14 @@ from typing import Any
 
 import httpx
 import pytest
-from support.hub import CLASS, RunningHub, Spawning, why_not
+from support.hub import CLASS, RunningHub, needs_hub
 from support.jupyter import wait_for
 from support.node import GIB, NodeClient
 
 from jupyter_gpushare.protocol.errors import RemoteError
 from jupyter_gpushare.protocol.messages import Method
 
-pytestmark = [
-    pytest.mark.skipif(
-        why_not(Spawning.ONE_USER) is not None, reason=str(why_not(Spawning.ONE_USER))
-    ),
-]
+pytestmark = needs_hub
 ADMIN = "/services/gpushare/admin"
 FORM = f"{ADMIN}/quota"
 

@@ -1,19 +1,19 @@
 """Each of many people on one host has the quota of their group, and touches nobody's lease.
 
-A real JupyterHub, its real proxy, servers, kernels and node manager.
-Twice: as real OS users, and as one OS user in namespaces of their own, as containers are.
+A real JupyterHub, its real proxy, servers, kernels and node manager. Alice's servers are a real OS
+user's; bob's run as the Hub's own, in namespaces as containers are, which can do more.
 """
 
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
 import pytest
-from support.hub import OS_USERS, Person, RunningHub, Spawning, why_not
+from support.hub import OS_USERS, Person, RunningHub, why_not
 from support.jupyter import Kernel, wait_for
 from support.node import NodeClient
 
@@ -24,14 +24,13 @@ GIB = 2**30
 Held = tuple[Kernel, dict[str, Any]]
 #: Light clients of these tests give no signs of life.
 QUICK = ["--Hub.believed=1", "--Hub.refresh=1", "--Policy.heartbeat_timeout=600"]
+WHY = why_not(apart=True)
+pytestmark = pytest.mark.skipif(bool(WHY), reason=WHY)
 
 
-@pytest.fixture(scope="module", params=[Spawning.OS_USERS, Spawning.NAMESPACES])
-def hub(request: pytest.FixtureRequest) -> Iterator[RunningHub]:
-    spawning: Spawning = request.param
-    if (why := why_not(spawning)) is not None:
-        pytest.skip(why)
-    with RunningHub.make(spawning, external=True, node_arguments=QUICK) as running:
+@pytest.fixture(scope="module")
+def hub() -> Iterator[RunningHub]:
+    with RunningHub.make(apart=True, external=True, node_arguments=QUICK) as running:
         yield running
 
 
@@ -39,11 +38,8 @@ def hub(request: pytest.FixtureRequest) -> Iterator[RunningHub]:
 def people(hub: RunningHub) -> dict[str, Person]:
     """Everybody; alice and bob have a server each."""
     made = {name: hub.person(name) for name in OS_USERS}
-    starting = [threading.Thread(target=made[name].start_server) for name in ("alice", "bob")]
-    for thread in starting:
-        thread.start()
-    for thread in starting:
-        thread.join()
+    with ThreadPoolExecutor() as both:
+        list(both.map(Person.start_server, (made["alice"], made["bob"])))
     return made
 
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 from contextlib import closing
 
 import pytest
-from support.hub import RunningHub, Spawning as How, why_not
+from support.hub import RunningHub, needs_hub
 
-WHY = why_not(How.ONE_USER)
 pytestmark = [
     pytest.mark.story(
         *("jupyter_gpushare/hub/setup", "jupyter_gpushare/node/people/hub", "tests/hub/"),
         *("jupyter_gpushare/node/configuration", "jupyter_gpushare/protocol/keeper"),
     ),
-    pytest.mark.skipif(bool(WHY), reason=str(WHY)),
+    needs_hub,
 ]
 MORE = """
 c.JupyterHub.internal_ssl = True

@@ -10,15 +10,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.hub import HOSTS, RunningHub, Spawning, why_not
+from support.hub import HOSTS, RunningHub, needs_hub
 from support.jupyter import wait_for
 from support.node import GIB, NodeClient
 
-pytestmark = [
-    pytest.mark.skipif(
-        why_not(Spawning.ONE_USER) is not None, reason=str(why_not(Spawning.ONE_USER))
-    ),
-]
+pytestmark = needs_hub
 PREFIX = "/services/gpushare/"
 NAMES = ("right", "nobody")
 

@@ -19,7 +19,7 @@ import psutil
 import pytest
 import websocket
 from jsonschema import Draft202012Validator
-from support.hub import RunningHub, Spawning, why_not
+from support.hub import RunningHub, needs_hub
 from support.jupyter import wait_for
 from support.node import GIB, NodeClient
 from support.pageroutes import Who, visits
@@ -28,11 +28,7 @@ from jupyter_gpushare.link import openapi
 from jupyter_gpushare.protocol.errors import RemoteError
 from jupyter_gpushare.protocol.messages import Method
 
-pytestmark = [
-    pytest.mark.skipif(
-        why_not(Spawning.ONE_USER) is not None, reason=str(why_not(Spawning.ONE_USER))
-    ),
-]
+pytestmark = needs_hub
 PREFIX = "/services/gpushare/"
 #: The service, so that nobody has to wait for what takes half a minute.
 QUICK = """

@@ -11,17 +11,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.hub import RunningHub, Spawning, free_ports, why_not
+from support.hub import RunningHub, free_ports, needs_hub
 from support.node import NodeClient, until
 from support.runningpool import PoolHost, RunningPool
 
 from jupyter_gpushare.protocol.messages import Method
 
-pytestmark = [
-    pytest.mark.skipif(
-        why_not(Spawning.ONE_USER) is not None, reason=str(why_not(Spawning.ONE_USER))
-    ),
-]
+pytestmark = needs_hub
 PREFIX = "/services/gpushare/"
 CONFIG = """
 with open(HOME + "/jupyter_gpushare_hub_config.py", "w") as file:

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 import websocket
-from support.hub import RunningHub, Spawning, free_ports, why_not
+from support.hub import RunningHub, free_ports, needs_hub
 from support.jupyter import wait_for
 from support.node import until
 from support.runningpool import PoolHost, RunningPool
@@ -23,9 +23,7 @@ from support.runningpool import PoolHost, RunningPool
 from jupyter_gpushare.protocol.messages import Method
 
 pytestmark = [
-    pytest.mark.skipif(
-        why_not(Spawning.ONE_USER) is not None, reason=str(why_not(Spawning.ONE_USER))
-    ),
+    needs_hub,
     # `test_poolviews` and `test_views` test what pages say, `test_pool` the whole of it.
     pytest.mark.story(
         *("jupyter_gpushare/pool/", "jupyter_gpushare/link/"),

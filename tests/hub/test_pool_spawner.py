@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 from support.hosts import Host, Hosts, impossible
-from support.hub import Person, RunningHub, Spawning, why_not
+from support.hub import Person, RunningHub, why_not
 from support.jupyter import wait_for
 from support.poolwhere import Ranking
 from support.sshd import serve_ssh, why_no_ssh
@@ -47,7 +47,7 @@ c.PoolSpawner.poll_interval = 1
 c.Spawner.cmd = [sys.executable, "-m", "jupyterhub.singleuser"]
 c.Spawner.environment = {{"JUPYTER_GPUSHARE_SOCKET": {node!r}}}
 """
-WHY = why_not(Spawning.ONE_USER) or impossible()
+WHY = why_not() or impossible()
 pytestmark = [
     pytest.mark.story(
         *("jupyter_gpushare/pool/", "jupyter_gpushare/starts/", "jupyter_gpushare/link/"),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.hub import OS_USERS, Person, RunningHub, Spawning, why_not
+from support.hub import OS_USERS, Person, RunningHub, needs_hub
 from support.jupyter import wait_for
 from support.node import NodeClient, Puppet
 from support.thief import thief
@@ -20,9 +20,7 @@ from support.thief import thief
 from jupyter_gpushare.protocol.errors import RemoteError, RemoteProtocolError
 from jupyter_gpushare.protocol.messages import Method
 
-pytestmark = [
-    pytest.mark.skipif(bool(why_not(Spawning.ONE_USER)), reason=str(why_not(Spawning.ONE_USER))),
-]
+pytestmark = needs_hub
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,7 @@
 """A real JupyterHub with its real proxy, set up by ``setup(c)``, for tests.
 
-Users log in with any password. How their servers run is chosen by
-:class:`Spawning`: all as one OS user, each as one of their own, or all as one
-OS user but each in PID and mount namespaces of its own, as containers are.
+Users log in with any password. Their servers run as one OS user, or apart: alice's as an OS
+user of hers, and bob's in PID and mount namespaces of their own, as containers are.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
+import pytest
 import websocket
 
 from jupyter_gpushare.protocol import names
@@ -64,39 +63,37 @@ c.JupyterHub.services.append({{"name": "gpushare", "command": [
 """
 
 
-class Spawning(Enum):
-    """How servers are told apart on the host."""
-
-    ONE_USER = "one OS user for all"
-    OS_USERS = "an OS user each"
-    NAMESPACES = "one OS user for all, namespaces of their own"
-
-    def prefix(self, name: str) -> tuple[str, ...]:
-        """What goes before the command of somebody's server."""
-        if self is Spawning.OS_USERS:
-            return as_os_user(name)
-        return NAMESPACES if self is Spawning.NAMESPACES else ()
+def prefix_of(name: str, apart: bool) -> tuple[str, ...]:
+    """What goes before the command of somebody's server."""
+    if not apart or name == "carol":
+        return ()
+    return as_os_user(name) if name == "alice" else NAMESPACES
 
 
-def why_not(spawning: Spawning) -> str | None:
-    """Why a Hub cannot run here, or ``None``."""
+def why_not(apart: bool = False) -> str:
+    """Why a Hub cannot run here, or an empty text."""
     if proxy() is None:
         return "configurable-http-proxy is not installed: `make test` installs it"
-    if spawning is Spawning.ONE_USER:
-        return None
+    if not apart:
+        return ""
     if os.getuid() != 0:
         return "only root starts servers of other OS users, or in namespaces"
-    prefix = spawning.prefix("alice")
-    tried = subprocess.run(
-        [*prefix, sys.executable, "-c", ""], capture_output=True, text=True, check=False
-    )
-    return None if tried.returncode == 0 else f"{prefix[0]}: {tried.stderr.strip()}"
+    for prefix in (prefix_of(name, apart) for name in ("alice", "bob")):
+        tried = subprocess.run(
+            [*prefix, sys.executable, "-c", ""], capture_output=True, text=True, check=False
+        )
+        if tried.returncode:
+            return f"{prefix[0]}: {tried.stderr.strip()}"
+    return ""
 
 
 def proxy() -> str | None:
     """The real proxy's program."""
     return str(PROXY) if PROXY.exists() else shutil.which("configurable-http-proxy")
 
+
+#: Of tests with a Hub.
+needs_hub = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
 NAMESPACES = ("unshare", "--pid", "--fork", "--mount", "--mount-proc", "--kill-child")
 #: OS users that every Debian has, for those who need an uid of their own.
@@ -276,8 +273,8 @@ class RunningHub:
     @contextlib.contextmanager
     def make(
         cls,
-        spawning: Spawning = Spawning.ONE_USER,
         *,
+        apart: bool = False,
         pages: bool = False,
         external: bool = False,
         more: str = "",
@@ -285,6 +282,7 @@ class RunningHub:
     ) -> Iterator[RunningHub]:
         """A Hub with alice and bob (students) and carol (staff, administrator).
 
+        ``apart``: alice's servers run as another OS user, bob's in namespaces of their own.
         ``external``: the node manager is the test's, not the Hub's, and goes on without it.
         """
         home = Path(tempfile.mkdtemp(prefix="gh-"))
@@ -294,7 +292,7 @@ class RunningHub:
         for name in ("alice", "bob", "carol"):
             for part in (name, f"{name}/run"):
                 (home / "homes" / part).mkdir(mode=0o700)
-                if spawning is Spawning.OS_USERS:
+                if apart and name == "alice":
                     uid = pwd.getpwnam(OS_USERS[name]).pw_uid
                     os.chown(home / "homes" / part, uid, uid)
         given = {"url": f"http://127.0.0.1:{pages_port}" if pages else None, **setup}
@@ -320,7 +318,7 @@ class RunningHub:
                 hub_port=hub_port,
                 proxy_port=proxy_port,
                 proxy=proxy(),
-                prefixes={name: spawning.prefix(name) for name in OS_USERS},
+                prefixes={name: prefix_of(name, apart) for name in OS_USERS},
                 groups=GROUPS,
                 master=MASTER,
                 more=textwrap.dedent(more),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .hosts import Host, Hosts, impossible
-from .hub import Person, RunningHub, Spawning, free_ports, why_not
+from .hub import Person, RunningHub, free_ports, why_not
 from .jupyter import Kernel, wait_for
 from .sshd import serve_ssh, why_no_ssh
 
@@ -50,7 +50,7 @@ c.Spawner.environment = {{"JUPYTER_GPUSHARE_SOCKET": {node!r}}}
 
 def why_no_pool() -> str:
     """Why it cannot run here, or an empty text."""
-    return why_not(Spawning.ONE_USER) or impossible() or why_no_ssh()
+    return why_not() or impossible() or why_no_ssh()
 
 
 @dataclass
