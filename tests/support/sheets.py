@@ -12,7 +12,7 @@ from jupyter_gpushare.protocol import documents as doc
 def status_document(sheet: Sheet, viewer: Viewer, page: int = 0) -> doc.Status:
     """Everything ``viewer`` may know, as JSON data. Sizes in bytes, times in Unix seconds."""
     return {
-        **sheet.head(viewer, page),
+        **sheet.head(viewer, page)[0],
         "leases": [
             json.loads(sheet.lease_row(x, viewer.view(x))) for x in sheet.leases(viewer, page)[0]
         ],

@@ -116,9 +116,11 @@ async def hand_out(
         charged = spent
 
     for (viewer, page), tells in same.items():
+        head, gpus = sheet.head(viewer, page)
         status = form(
             encoded(
-                sheet.head(viewer, page),
+                {name: said for name, said in head.items() if name != "gpus"},
+                gpus=gpus,
                 leases=await lease_rows(viewer, page),
                 queue=await queue_rows(viewer, page),
             )

@@ -65,7 +65,7 @@ from ...policy.words.model import (
 from ...policy.words.recalls import Recall
 from ...policy.words.turns import TurnPhase
 from ...protocol import documents as doc
-from ...protocol.framing import Encoded, joined, members
+from ...protocol.framing import Encoded, encoded, joined, members
 from ...protocol.holding import whole_memory
 from ...protocol.shapes import optional, private
 from . import outlook as outlook_status, sharing
@@ -291,8 +291,8 @@ class Sheet:
                     self._held[lease.environment, part.gpu][_task_name(lease)] += 1
             if (job := lease.task.job) is not None:
                 self._job_leases.setdefault((lease.environment, job), []).append(lease)
-        #: What GPUs say to those who have nothing there: administrators, and others.
-        self._gpu_says: dict[tuple[GpuUuid, bool], list[doc.Fact]] = {}
+        #: GPUs as those see them who have nothing there: administrators, and others.
+        self._strange: dict[tuple[GpuUuid, bool], tuple[doc.Gpu, Encoded]] = {}
         self._queue = _Listing(state.leases[name] for name in self._places)
         live = (x.environment for x in state.leases.values() if x.phase is not LeasePhase.ENDED)
         self._live = self._connected.union(live)
@@ -326,12 +326,13 @@ class Sheet:
             node["preset"] = facts.preset
         return node
 
-    def head(self, viewer: Viewer, page: int = 0) -> doc.StatusHead:
-        """A status without the rows of leases and of the queue."""
+    def head(self, viewer: Viewer, page: int = 0) -> tuple[doc.StatusHead, list[Encoded]]:
+        """A status without the rows of leases and of the queue, and its GPUs as JSON."""
         facts = self._facts
         _, leases = self.leases(viewer, page)
         _, queue = self.queue(viewer, page)
-        gpus = [self._gpu(row, viewer) for row in self._gpus]
+        shown = [self._gpu(row, viewer) for row in self._gpus]
+        gpus = [gpu for gpu, _encoded in shown]
         head: doc.StatusHead = {
             "node": self.node(viewer),
             "environment": viewer.environment,
@@ -347,7 +348,7 @@ class Sheet:
         }
         head["says"] = [*of_node.says(head), self._queue_says]
         head["jobs"] = self._jobs(viewer)
-        return cast(doc.StatusHead, _lean(head, _HEAD_MAY_LACK))
+        return cast(doc.StatusHead, _lean(head, _HEAD_MAY_LACK)), [row for _gpu, row in shown]
 
     def _jobs(self, viewer: Viewer) -> list[doc.Job]:
         """The jobs of which the viewer may know."""
@@ -571,12 +572,27 @@ class Sheet:
             for name in sorted(viewer.own(self._live) - {viewer.environment})
         ]
 
-    def _gpu(self, row: doc.GpuOfAll, viewer: Viewer) -> doc.Gpu:
-        """A GPU as ``viewer`` may see it."""
-        uuid = GpuUuid(row["uuid"])
+    def _gpu(self, row: doc.GpuOfAll, viewer: Viewer) -> tuple[doc.Gpu, Encoded]:
+        """A GPU as ``viewer`` may see it, and the same as JSON."""
+        uuid, own = GpuUuid(row["uuid"]), self.own(viewer)
+        there = self._there[uuid]
+        mine = [self._seen(lease, View.OWN) for lease in there if lease.environment in own]
+        reserved = _reserved(self._state, viewer.environment, uuid)
+        if mine or reserved:
+            return self._gpu_seen(row, viewer, reserved, mine)
+        key = uuid, viewer.admin
+        if key not in self._strange:
+            self._strange[key] = self._gpu_seen(row, viewer, reserved, mine)
+        return self._strange[key]
+
+    def _gpu_seen(
+        self, row: doc.GpuOfAll, viewer: Viewer, reserved: int, mine: list[doc.Lease]
+    ) -> tuple[doc.Gpu, Encoded]:
+        """``mine`` are the viewer's own leases there, and ``reserved`` bytes for them."""
+        uuid, own = GpuUuid(row["uuid"]), self.own(viewer)
         gpu: doc.Gpu = {
             **row,
-            "mine": _reserved(self._state, viewer.environment, uuid),
+            "mine": reserved,
             "out_of_service": out_of_service(self._state, uuid, viewer),
             "squatters": [
                 {
@@ -589,20 +605,11 @@ class Sheet:
             ],
             "says": [],
         }
-        key, own = (uuid, viewer.admin), self.own(viewer)
-        there = self._there[uuid]
-        mine = [self._seen(lease, View.OWN) for lease in there if lease.environment in own]
-        strange = not gpu["mine"] and not mine
-        if strange and key in self._gpu_says:
-            gpu["says"] = self._gpu_says[key]
-            return gpu
-        view = View.ADMIN if viewer.admin else View.OTHER
+        view, there = View.ADMIN if viewer.admin else View.OTHER, self._there[uuid]
         others = [self._seen(lease, view) for lease in there if lease.environment not in own]
         most = self._config.max_tasks_per_gpu
         gpu["says"] = of_gpus.says(gpu, mine + others, most, self._facts.now)
-        if strange:
-            self._gpu_says[key] = gpu["says"]
-        return gpu
+        return gpu, encoded(gpu)
 
     def _gpus_of(self, lease: Lease) -> list[doc.LeaseGpu]:
         """The GPUs of a lease that are still there, in the node's order."""
