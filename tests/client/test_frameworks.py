@@ -1,7 +1,7 @@
 """Real frameworks have their GPUs when they are imported, and gates change nothing in them.
 
-In processes of their own, through the hook and their adapters. The first one of each framework
-really loads it; the others find it loaded, as support/warm.py tells.
+In processes of their own, through the hook and their adapters. JAX and TensorFlow are really loaded
+once; other programs find them loaded, as support/warm.py tells.
 """
 
 from __future__ import annotations
@@ -20,31 +20,50 @@ from jupyter_gpushare.client.adapters import jax, registry, tensorflow
 
 GIB = 2**30
 
-# Does around the import what client/acquire.py does, with a grant from nowhere.
+# Does around the import what client/acquire.py does, with grants from nowhere: GIVEN says how much
+# memory on each GPU at the import, and then, each with what the user has set, in its other cases.
 PRELUDE = """
 import contextlib, json, os, sys, types
 import jupyter_gpushare.client
 from jupyter_gpushare.client.adapters import registry
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 
-MEMORY = json.loads(sys.argv[1])
-GRANT = MEMORY and Grant("lease-1", tuple(
-    GrantedGpu(f"GPU-00000000-0000-0000-0000-00000000000{i}", i, "A card", memory, 24 * 2**30)
-    for i, memory in enumerate(MEMORY)
-))
+GIVEN, *CASES = json.loads(sys.argv[1])
 acquire = types.ModuleType("jupyter_gpushare.client.acquire")
 adapters = {}
 heard = []
 
+def granted(given):
+    return given and Grant("lease-1", tuple(
+        GrantedGpu(f"GPU-00000000-0000-0000-0000-00000000000{i}", i, "A card", memory, 24 * 2**30)
+        for i, memory in enumerate(given)
+    ))
+
 def before_framework(name):
     heard.append(f"before {name}")
-    os.environ["CUDA_VISIBLE_DEVICES"] = GRANT.visible_devices if GRANT else ""
+    grant = granted(GIVEN)
+    os.environ["CUDA_VISIBLE_DEVICES"] = grant.visible_devices if grant else ""
     adapters[name] = registry.find(name)
-    adapters[name].before(GRANT)
+    adapters[name].before(grant)
 
 def after_framework(name, module):
     heard.append(f"after {name}")
-    adapters[name].after(module, GRANT)
+    adapters[name].after(module, granted(GIVEN))
+
+def in_each_case(module, look):
+    "What it finds, with an adapter of its own, as after an import in each case."
+    name, found = module.__name__, [look(GIVEN, {})]
+    for given, theirs in CASES:
+        adapters[name].before(None)
+        adapters[name].after(module, None)
+        os.environ.update(theirs)
+        adapters[name] = type(adapters[name])()
+        adapters[name].before(granted(given))
+        adapters[name].after(module, granted(given))
+        found.append(look(given, theirs))
+        for variable in theirs:
+            del os.environ[variable]
+    return found
 
 acquire.before_framework = before_framework
 acquire.after_framework = after_framework
@@ -52,14 +71,14 @@ jupyter_gpushare.client.acquire = sys.modules[acquire.__name__] = acquire
 """
 
 
-def run(code: str, memory: list[int] | None, **environment: str) -> dict[str, Any]:
+def run(code: str, *given: Any, **environment: str) -> dict[str, Any]:
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("JUPYTER_GPUSHARE", "XLA_", "TF_", "CUDA_"))
     }
     done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + code, json.dumps(memory)],
+        [sys.executable, "-c", PRELUDE + code, json.dumps(given)],
         env={**kept, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", **environment},
         capture_output=True,
         text=True,
@@ -72,39 +91,40 @@ def run(code: str, memory: list[int] | None, **environment: str) -> dict[str, An
 
 JAX = """
 import jax
+import jax._src.xla_bridge as bridge
 from jaxlib import xla_client
-options = xla_client.generate_pjrt_gpu_plugin_options()
-print(json.dumps({
-    "heard": heard, "sum": float(jax.numpy.ones(3).sum()),
-    "preallocate": options.get("preallocate"), "fraction": options.get("memory_fraction"),
-}))
+
+def options(*_):
+    made = xla_client.generate_pjrt_gpu_plugin_options()
+    return [made.get("preallocate"), made.get("memory_fraction")]
+
+starts = adapters["jax"].cuda_started
+found, started = in_each_case(jax, options), [starts(jax)]
+jax.numpy.ones(3).sum()
+started.append(starts(jax))
+bridge._backends["cuda"] = object()
+started.append(starts(jax))
+print(json.dumps({"heard": heard, "found": found, "started": started}))
 """
 
 
-@pytest.mark.parametrize(
-    ("memory", "environment", "preallocate", "fraction"),
-    [
-        ([8 * GIB], {COLD: "1"}, False, (8 * GIB - 768 * 2**20) / (24 * GIB)),
-        ([12 * GIB, 8 * GIB], {}, False, (8 * GIB - 768 * 2**20) / (24 * GIB)),
-        ([24 * GIB], {}, False, None),
-        (None, {}, None, None),
-        ([8 * GIB], {"XLA_CLIENT_MEM_FRACTION": "0.5"}, False, 0.5),
-        ([8 * GIB], {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.4"}, False, 0.4),
-        ([24 * GIB], {"XLA_PYTHON_CLIENT_PREALLOCATE": "true"}, True, None),
-    ],
-)
-def test_jax(
-    memory: list[int] | None,
-    environment: dict[str, str],
-    preallocate: bool | None,
-    fraction: float | None,
-) -> None:
+def test_jax() -> None:
     """What JAX itself makes of the variables when it starts a GPU client."""
-    found = run(JAX, memory, **environment)
+    found = run(
+        JAX,
+        *([8 * GIB], ([12 * GIB, 8 * GIB], {}), ([24 * GIB], {}), (None, {})),
+        ([8 * GIB], {"XLA_CLIENT_MEM_FRACTION": "0.5"}),
+        ([8 * GIB], {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.4"}),
+        ([24 * GIB], {"XLA_PYTHON_CLIENT_PREALLOCATE": "true"}),
+        **{COLD: "1"},
+    )
     assert found["heard"] == ["before jax", "after jax"]
-    assert found["sum"] == 3.0
-    assert found["preallocate"] == preallocate
-    assert found["fraction"] == (None if fraction is None else pytest.approx(fraction, abs=1e-4))
+    most = pytest.approx((8 * GIB - 768 * 2**20) / (24 * GIB), abs=1e-4)
+    assert found["found"] == [
+        *([False, most], [False, most], [False, None], [None, None]),
+        *([False, 0.5], [False, 0.4], [True, None]),
+    ]
+    assert found["started"] == [False, False, True], "work on the CPU is no CUDA"
 
 
 TENSORFLOW = """
@@ -113,64 +133,63 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context
 from tensorflow.python.eager.context import pywrap_tfe
 
-start_before = context.Context.ensure_initialized
-listed = []
+shown = GIVEN
+listed, configured = [], []
 def devices():  # the border: what the CUDA driver would list
     listed.append(1)
     return [b"/physical_device:CPU:0"] + [
-        b"/physical_device:GPU:%d" % i for i in range(len(MEMORY or []))
+        b"/physical_device:GPU:%d" % i for i in range(len(shown or []))
     ]
 pywrap_tfe.TF_ListPhysicalDevices = devices
-configured = []
 really = pywrap_tfe.TFE_ContextOptionsSetConfig
 def configure(options, text):
     configured.append(config_pb2.ConfigProto.FromString(text).gpu_options)
     really(options, text)
 pywrap_tfe.TFE_ContextOptionsSetConfig = configure
-listed_at_import = len(listed)
 
-for gpu in tf.config.list_physical_devices("GPU") if USER_SETS_GROWTH else []:
-    tf.config.experimental.set_memory_growth(gpu, True)
-total = float(tf.reduce_sum(tf.ones(3)))
-limits = [
-    list(device.memory_limit_mb) for device in configured[0].experimental.virtual_devices
-]
+def runs(given, theirs):
+    global shown
+    shown = given
+    if configured:
+        context._reset_context()
+    for gpu in tf.config.list_physical_devices("GPU") if theirs else []:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    total = float(tf.reduce_sum(tf.ones(3)))
+    limits = [list(one.memory_limit_mb) for one in configured[-1].experimental.virtual_devices]
+    return [total, limits, os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH"),
+            context.Context.ensure_initialized.__module__]
+
+starts = adapters["tensorflow"].cuda_started
+listed_at_import, started = len(listed), [starts(tf)]
+found = in_each_case(tf, runs)
+started.append(starts(tf))
+context._context.num_gpus = lambda: 1
+started.append(starts(tf))
 print(json.dumps({
-    "heard": heard, "sum": total, "limits": limits, "listed_at_import": listed_at_import,
-    "growth": os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH"),
-    "wrapped": context.Context.ensure_initialized.__module__,
+    "heard": heard, "found": found, "started": started, "listed_at_import": listed_at_import,
 }))
 """
 
 
-@pytest.mark.parametrize(
-    ("memory", "environment", "users_growth", "limits", "growth"),
-    [
-        ([8 * GIB, 24 * GIB], {COLD: "1"}, False, [[8 * 1024 - 768], []], "true"),
-        ([8 * GIB], {}, True, [[8 * 1024 - 768]], "true"),
-        ([24 * GIB], {}, False, [], "true"),
-        (None, {}, False, [], None),
-    ],
-)
-def test_tensorflow(
-    memory: list[int] | None,
-    environment: dict[str, str],
-    users_growth: bool,
-    limits: list[list[int]],
-    growth: str | None,
-) -> None:
+def test_tensorflow() -> None:
     """The configuration that TensorFlow's runtime gets when it starts."""
-    found = run(f"USER_SETS_GROWTH = {users_growth}\n" + TENSORFLOW, memory, **environment)
+    users_growth = ([8 * GIB], {"THE_USER_SETS_GROWTH": "1"})
+    cases = (users_growth, ([24 * GIB], {}), (None, {}))
+    found = run(TENSORFLOW, [8 * GIB, 24 * GIB], *cases, **{COLD: "1"})
     # where JAX is installed too, TensorFlow imports it
     assert found["heard"] in (
         ["before tensorflow", "after tensorflow"],
         ["before tensorflow", "before jax", "after jax", "after tensorflow"],
     )
-    assert found["sum"] == 3.0
-    assert found["limits"] == limits
-    assert found["growth"] == growth
+    limit, its = [8 * 1024 - 768], "tensorflow.python.eager.context"
+    assert found["found"] == [
+        [3.0, [limit, []], "true", its],
+        [3.0, [limit], "true", its],
+        [3.0, [], "true", its],
+        [3.0, [], None, its],
+    ]
     assert found["listed_at_import"] == 0
-    assert found["wrapped"] == "tensorflow.python.eager.context"
+    assert found["started"] == [False, False, True], "work on the CPU is no CUDA"
 
 
 GATES = """
@@ -345,37 +364,6 @@ def test_a_marked_step_of_jax_has_gates_and_is_the_same_step() -> None:
     assert set(found["traced"].values()) == {True}, found["traced"]
     assert found["method"] == [1, 2.0]
     assert (found["in_thread"], found["of_several"]) == (0, [0, 9.0])
-
-
-CUDA_STARTED = """
-import {module} as framework
-adapter = registry.find({module!r})
-told = [adapter.cuda_started(framework)]
-{work}
-told.append(adapter.cuda_started(framework))
-{pretend}
-print(json.dumps({{"started": [*told, adapter.cuda_started(framework)]}}))
-"""
-
-
-@pytest.mark.parametrize(
-    ("module", "work", "pretend"),
-    [
-        ("torch", "framework.ones(3) + 1", "framework.cuda.is_initialized = lambda: True"),
-        (
-            *("jax", "framework.numpy.ones(3) + 1"),
-            "import jax._src.xla_bridge as bridge; bridge._backends['cuda'] = object()",
-        ),
-        (
-            *("tensorflow", "framework.constant(1) + 1"),
-            "from tensorflow.python.eager import context as c\nc._context.num_gpus = lambda: 1",
-        ),
-    ],
-)
-def test_work_on_the_cpu_is_no_cuda(module: str, work: str, pretend: str) -> None:
-    """A framework that says that it has not started CUDA is right, so its GPU may be taken."""
-    code = CUDA_STARTED.format(module=module, work=work, pretend=pretend)
-    assert run(code, None) == {"started": [False, False, True]}
 
 
 def test_who_cannot_tell_whether_cuda_started_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
