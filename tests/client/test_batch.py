@@ -10,13 +10,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.kernel import Kernel
 from support.node import until
 
 from jupyter_gpushare.client.errors import PREEMPTED, Preempted
@@ -77,71 +76,47 @@ SAYS = (
 
 @pytest.fixture
 def says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a process writes its class. It is no child of a kernel."""
+    """Where a process writes its class, as `$PYTHON` does. It is no child of a kernel."""
     for name in ("JPY_PARENT_PID", "JPY_SESSION_NAME"):
         monkeypatch.delenv(name, raising=False)
-    path = tmp_path / "class"
+    path, script = tmp_path / "class", tmp_path / "says.py"
+    script.write_text(SAYS)
     monkeypatch.setenv("SAYS", str(path))
+    monkeypatch.setenv("PYTHON", f"{sys.executable} {script}")
     return path
 
 
-#: A shell script in a terminal, as of a server that heeds SIGHUP (0) or ignores it (1).
-TERMINAL = """
-import os, pty, signal, sys
-signal.signal(signal.SIGHUP, signal.Handlers(int(sys.argv[1])))
-sys.exit(os.waitstatus_to_exitcode(pty.spawn(["bash", "--norc", *sys.argv[2:]])))
-"""
-
-
-def in_a_terminal(script: str, *options: str, hang_up: signal.Handlers = signal.SIG_DFL) -> None:
-    """Run a shell script, as typed in a terminal, to its end."""
-    command = [sys.executable, "-c", TERMINAL, str(int(hang_up)), *(options or ("-m",)), "-c"]
-    subprocess.run([*command, script], check=True, stdin=subprocess.DEVNULL)
-
-
-PYTHON = f'{sys.executable} -c "{SAYS}"'
+#: A shell script as typed in a terminal.
+TERMINAL = (
+    "import os, pty, sys\n"
+    "sys.exit(os.waitstatus_to_exitcode(pty.spawn(['bash', '--norc', '-m', '-c', sys.argv[1]])))"
+)
+#: A kernel leads a session of its own, and tells its children so.
+IN_KERNEL = "JPY_PARENT_PID=1 setsid -w bash -c"
 
 
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        (PYTHON, "interactive"),
-        (f"{PYTHON} | cat", "interactive"),
-        (f"{PYTHON} & wait", "batch"),
-        (f"nohup {PYTHON}", "batch"),
-        (f"nohup {PYTHON} > /dev/null 2>&1 & wait", "batch"),
-        (f"setsid -w {PYTHON}", "batch"),
+        ("$PYTHON", "interactive"),
+        ("$PYTHON | cat", "interactive"),
+        ("$PYTHON & wait", "batch"),
+        ("nohup $PYTHON", "batch"),
+        ("nohup $PYTHON > /dev/null 2>&1 & wait", "batch"),
+        ("setsid -w $PYTHON", "batch"),
+        (f"{IN_KERNEL} '$PYTHON; true'", "interactive"),
+        (f"{IN_KERNEL} 'nohup $PYTHON; true'", "batch"),
+        # A server that was started so passes it on.
+        (f"trap '' HUP; {IN_KERNEL} '$PYTHON; true'", "interactive"),
     ],
-    ids=["foreground", "pipe", "background", "nohup", "nohup-background", "setsid"],
 )
-def test_programs_from_a_terminal(
+def test_programs_from_a_terminal_and_from_a_kernel(
     says: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, expected: str
 ) -> None:
     monkeypatch.chdir(tmp_path)  # nohup.out
-    in_a_terminal(script)
+    command = [sys.executable, "-c", TERMINAL, script]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=60)
     assert says.read_text() == expected
-
-
-@pytest.fixture(params=[signal.SIG_DFL, signal.SIG_IGN], ids=["plain", "nohup"])
-def hang_up(request: pytest.FixtureRequest) -> Iterator[signal.Handlers]:
-    """What a server does about SIGHUP, which its kernels inherit."""
-    before = signal.signal(signal.SIGHUP, request.param)
-    yield request.param
-    signal.signal(signal.SIGHUP, before)
-
-
-def test_a_notebook_and_what_it_starts(
-    says: Path, tmp_path: Path, hang_up: signal.Handlers
-) -> None:
-    with Kernel(tmp_path, None, SAYS=str(says)) as kernel:
-        kernel.ok(SAYS)
-        assert says.read_text() == "interactive"
-        kernel.ok(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SAYS!r}])")
-        assert says.read_text() == "interactive"
-        if hang_up is signal.SIG_DFL:
-            command = f"['nohup', sys.executable, '-c', {SAYS!r}]"
-            kernel.ok(f"subprocess.run({command}, stdin=subprocess.DEVNULL)")
-            assert says.read_text() == "batch"
 
 
 def test_a_notebook_that_papermill_runs(says: Path, tmp_path: Path) -> None:
@@ -172,17 +147,13 @@ class Told:
         monkeypatch.setattr(Stopping, "_listen", lambda _self: None)
         monkeypatch.setattr(os, "kill", lambda _pid, _signal: None)
         self.kept: list[str] = []
-        self.stopping = self.another()
         self.saves = 0
-
-    def another(self) -> Stopping:
-        """One more program."""
         line: Any = SimpleNamespace(session=self, hang_up=lambda _lease: None)
         own: Any = SimpleNamespace(
             grant=SimpleNamespace(lease="L"), state=OwnState.HELD, ends_with_us="L"
         )
         progress: Any = SimpleNamespace(over=lambda: None)
-        return Stopping(line, own, progress, os.environ, lambda _text: None)
+        self.stopping = Stopping(line, own, progress, os.environ, lambda _text: None)
 
     def tell_surely(self, method: Method, *, reason: str = "", **_told: Any) -> None:
         """As a session's."""
@@ -198,44 +169,48 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     return Told(monkeypatch)
 
 
-def test_it_stops_at_its_next_gate_and_not_before(told: Told) -> None:
-    told.stopping.by(told.save)
-    told.stopping.gate()
-    told.stopping.wanted(60)
-    assert told.saves == 0
-    with pytest.raises(Preempted) as stopped:
-        told.stopping.gate()
-    assert stopped.value.code == PREEMPTED
-    assert (told.saves, told.kept) == (1, [])
-    assert not isinstance(stopped.value, Exception), "`except Exception` must not go on with it"
+#: What happens to a program, and where it stops (!); what a wait answers meanwhile (- or +).
+STORIES = {
+    "at its next gate, and not before": "says gate asked gate!",
+    "at a step's end, where it names no gate": "says step asked step!",
+    "at the gate that it names, and at no step's end": "says gate asked step step step gate!",
+    "who did not say how is not stopped": "asked gate says unsays asked gate",
+    "in the queue": "says gate queue asked queue!",
+    "where it waits for its turn": "says waits_at_gate- asked waits_at_gate!",
+    "not where it waits inside a step": "says step step asked waits- waits_at_end!",
+    "on its way to its gate it passes one without its turn": (
+        "says gate step step asked waits_without_room- waits_at_end+ waits_at_end- gate!"
+    ),
+}
 
 
-def test_gates_that_it_names_go_before_the_ends_of_steps(told: Told) -> None:
-    told.stopping.by(told.save)
-    told.stopping.step_ended()
-    told.stopping.wanted(60)
-    with pytest.raises(Preempted):
-        told.stopping.step_ended()
-    other = told.another()
-    other.by(told.save)
-    other.gate()
-    other.wanted(60)
-    for _ in range(5):
-        other.step_ended()
-    assert told.saves == 1
-    with pytest.raises(Preempted):
-        other.gate()
-
-
-def test_who_did_not_say_how_is_not_stopped(told: Told) -> None:
-    told.stopping.wanted(60)
-    told.stopping.gate()
-    told.stopping.by(told.save)
-    told.stopping.by(None)
-    told.stopping.wanted(60)
-    told.stopping.gate()
-    assert told.saves == 0
-    assert len(told.kept) == 2
+@pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
+def test_where_it_stops(told: Told, story: str) -> None:
+    it = told.stopping
+    happens: dict[str, Callable[[], object]] = {
+        "says": lambda: it.by(told.save),
+        "unsays": lambda: it.by(None),
+        "asked": lambda: it.wanted(60),
+        "gate": it.gate,
+        "step": it.step_ended,
+        "queue": it.in_queue,
+        "waits": lambda: it.while_waiting(Place.OTHER, lambda: True),
+        "waits_at_gate": lambda: it.while_waiting(Place.NAMED, lambda: True),
+        "waits_at_end": lambda: it.while_waiting(Place.STEP_END, lambda: True),
+        "waits_without_room": lambda: it.while_waiting(Place.STEP_END, lambda: False),
+    }
+    for word in story.split():
+        assert told.saves == 0, word
+        if word.endswith("!"):
+            with pytest.raises(Preempted) as stopped:
+                happens[word[:-1]]()
+            assert stopped.value.code == PREEMPTED
+            assert told.saves == 1
+        else:
+            answer = happens[word.rstrip("+-")]()
+            assert answer == {"-": False, "+": True}.get(word[-1]), word
+    if "!" not in story:
+        until(lambda: len(told.kept) == 2, "who is not stopped says so")
 
 
 def test_a_program_whose_state_cannot_be_saved_goes_on(told: Told) -> None:
@@ -252,48 +227,6 @@ def test_a_program_whose_state_cannot_be_saved_goes_on(told: Told) -> None:
     told.stopping.wanted(60)
     with pytest.raises(Preempted):
         told.stopping.gate()
-
-
-def test_who_waits_for_its_turn_stops_there(told: Told) -> None:
-    """At a gate of the program's, or at a step's end where it names none."""
-    told.stopping.by(told.save)
-    assert not told.stopping.while_waiting(Place.NAMED, lambda: True)
-    told.stopping.wanted(60)
-    with pytest.raises(Preempted):
-        told.stopping.while_waiting(Place.NAMED, lambda: True)
-    other = told.another()
-    other.by(told.save)
-    for _ in range(2):
-        other.step_ended()
-    other.wanted(60)
-    assert not other.while_waiting(Place.OTHER, lambda: True), "the end of its step comes first"
-    with pytest.raises(Preempted):
-        other.while_waiting(Place.STEP_END, lambda: True)
-    assert told.saves == 2
-
-
-def test_on_its_way_to_the_gate_that_it_names_it_passes_one_gate_without_its_turn(
-    told: Told,
-) -> None:
-    told.stopping.by(told.save)
-    told.stopping.gate()
-    told.stopping.step_ended()
-    told.stopping.wanted(60)
-    assert not told.stopping.while_waiting(Place.STEP_END, lambda: False), "it has no room"
-    assert told.stopping.while_waiting(Place.STEP_END, lambda: True)
-    assert not told.stopping.while_waiting(Place.STEP_END, lambda: True), "one, not all"
-    assert told.saves == 0
-    with pytest.raises(Preempted):
-        told.stopping.gate()
-
-
-def test_in_the_queue_it_stops_too(told: Told) -> None:
-    told.stopping.by(told.save)
-    told.stopping.gate()
-    told.stopping.in_queue()
-    told.stopping.wanted(60)
-    with pytest.raises(Preempted):
-        told.stopping.in_queue()
 
 
 def test_two_threads_save_once(told: Told) -> None:
@@ -349,6 +282,22 @@ def asks():
 print("went on", flush=True)
 """
 MAIN = "saved in MainThread\n"
+
+
+FAST = (
+    "import time\nfrom jupyter_gpushare.client.memory import stopping\n"
+    "stopping.ONE_SIGNAL, stopping.ANOTHER_ASK, stopping.GRACE = {one}, {another}, {grace}\n"
+    "gpushare.checkpoint()\nasks()\n"
+)
+
+
+def fast(grace: float, *, one: float = 0.1, another: float = 60) -> str:
+    """A program that is asked once, with times (seconds) of the test's choice."""
+    return FAST.format(grace=grace, one=one, another=another)
+
+
+#: As a program that `jupyter gpushare run` has started.
+RUN = "os.environ['JUPYTER_GPUSHARE_RUN'] = str(os.getppid())\n"
 
 
 @pytest.mark.parametrize(
@@ -412,77 +361,48 @@ MAIN = "saved in MainThread\n"
             "step\nstep\nhere\n" + MAIN,
             PREEMPTED,
         ),
+        # One signal by two ways; then somebody insists.
+        (fast(60, one=60) + "asks()\ngpushare.checkpoint()", MAIN, PREEMPTED),
+        (fast(60) + "time.sleep(0.2)\nprint('on', flush=True)\nasks()", "on\n", -signal.SIGTERM),
+        (fast(0.3) + "time.sleep(60)", "", -signal.SIGTERM),  # it comes to no gate
+        # Saving takes longer than the grace.
+        (
+            fast(0.3) + "@gpushare.on_preempt\ndef slow():\n    time.sleep(0.5)\n    save()\n"
+            "gpushare.checkpoint()",
+            MAIN,
+            PREEMPTED,
+        ),
+        # A handler that was there before hears who insists.
+        (
+            "gpushare.on_preempt(None)\n"
+            "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'theirs\\n'))\n"
+            "gpushare.on_preempt(save)\n" + fast(60) + "time.sleep(0.2); asks()",
+            "theirs\nwent on\n",
+            0,
+        ),
+        # `run` may ask again later, and ends nothing; who insists sends the second one soon.
+        (
+            RUN + fast(0.2, another=0.5) + "time.sleep(0.7); asks(); gpushare.checkpoint()",
+            MAIN,
+            PREEMPTED,
+        ),
+        (RUN + fast(60) + "time.sleep(0.2); asks(); time.sleep(60)", "", -signal.SIGTERM),
     ],
     ids=[
-        *("gate", "no-gate", "steps", "except", "taken-back", "child", "thread"),
-        *("half-loaded", "nothing-to-save", "another-thread", "anew", "gated"),
+        *("gate", "no-gate", "steps", "except", "taken-back", "child", "thread", "half-loaded"),
+        *("nothing-to-save", "another-thread", "anew", "gated", "two-ways", "insists", "late"),
+        *("slow", "handler", "run", "run-insists"),
     ],
 )
 def test_sigterm(body: str, out: str, code: int) -> None:
-    assert program(body) == (out, code)
-
-
-def program(body: str, **more: str) -> tuple[str, int]:
-    """What such a program prints, and its exit code."""
     environ = {name: v for name, v in os.environ.items() if not name.startswith("JUPYTER_GPU")}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(body=body)],
         capture_output=True,
         text=True,
-        env={**environ, "JUPYTER_GPUSHARE_SOCKET": "/nonexistent/node.sock", **more},
+        env={**environ, "JUPYTER_GPUSHARE_SOCKET": "/nonexistent/node.sock"},
         timeout=60,
         check=False,
     )
     print(done.stderr)
-    return done.stdout, done.returncode
-
-
-FAST = (
-    "import time\nfrom jupyter_gpushare.client.memory import stopping\n"
-    "stopping.ONE_SIGNAL, stopping.ANOTHER_ASK, stopping.GRACE = {one}, {another}, {grace}\n"
-    "gpushare.checkpoint()\nasks()\n"
-)
-
-
-def fast(grace: float, *, one: float = 0.1, another: float = 60) -> str:
-    """A program that is asked once, with times (seconds) of the test's choice."""
-    return FAST.format(grace=grace, one=one, another=another)
-
-
-@pytest.mark.parametrize(
-    ("asked", "body", "out", "code"),
-    [
-        # One signal by two ways.
-        (fast(60, one=60), "asks()\ngpushare.checkpoint()", MAIN, PREEMPTED),
-        # Somebody insists.
-        (fast(60), "time.sleep(0.2)\nprint('on', flush=True)\nasks()", "on\n", -signal.SIGTERM),
-        (fast(0.3), "time.sleep(60)", "", -signal.SIGTERM),  # it comes to no gate
-        # Saving takes longer than the grace.
-        (
-            fast(0.3),
-            "@gpushare.on_preempt\ndef slow():\n    time.sleep(0.5)\n    save()\n"
-            "gpushare.checkpoint()",
-            MAIN,
-            PREEMPTED,
-        ),
-    ],
-    ids=["two-ways", "insists", "no-gate", "slow"],
-)
-def test_the_second_sigterm_and_the_grace(asked: str, body: str, out: str, code: int) -> None:
-    assert program(asked + body) == (out, code)
-
-
-def test_a_handler_that_was_there_before_hears_who_insists() -> None:
-    ours = "gpushare.on_preempt(None)\n"
-    ours += "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'theirs\\n'))\n"
-    ours += "gpushare.on_preempt(save)\n"
-    body = ours + fast(60) + "time.sleep(0.2); asks()"
-    assert program(body) == ("theirs\nwent on\n", 0)
-
-
-def test_run_may_ask_again_later_and_ends_nothing() -> None:
-    """It asks, and never kills; who insists sends the second one soon."""
-    body = fast(0.2, another=0.5) + "time.sleep(0.7); asks(); gpushare.checkpoint()"
-    assert program(body, JUPYTER_GPUSHARE_RUN=str(os.getpid())) == (MAIN, PREEMPTED)
-    insists = fast(60) + "time.sleep(0.2); asks(); time.sleep(60)"
-    assert program(insists, JUPYTER_GPUSHARE_RUN=str(os.getpid())) == ("", -signal.SIGTERM)
+    assert (done.stdout, done.returncode) == (out, code)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -24,6 +25,8 @@ from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.session import lease as lease_module
 from jupyter_gpushare.client.session.lease import OwnState
 from jupyter_gpushare.client.session.session import Link
+from jupyter_gpushare.client.words import display
+from jupyter_gpushare.client.words.display import TerminalDisplay
 from jupyter_gpushare.client.words.grant import Grant, read_grant
 from jupyter_gpushare.client.words.settings import Ask, Settings
 from jupyter_gpushare.protocol.address import embedded_socket, host_id
@@ -33,35 +36,26 @@ GIB = 2**30
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-class Screen:
-    """A display that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def update(self, notice: Mapping[str, Any]) -> None:
-        self.said.append(f"position {notice['position']}")
-
-    def away(self, left: float) -> None:
-        self.said.append("away")
-
-    def done(self, text: str | None = None) -> None:
-        self.said.append(str(text))
-
-
 class World:
     """A node manager, one process's environment, and what its user reads."""
 
     def __init__(self, socket: Path) -> None:
         self.environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(socket)}
-        self.screen = Screen()
         self.said: list[str] = []
         self.brokers: list[Broker] = []
 
     def broker(self, traits: Callable[[], Settings] = Settings, **environ: str) -> Broker:
         self.environ.update(environ)
-        made = Broker(self.environ, traits, make_display=lambda: self.screen, say=self.said.append)
+        unseen = partial(TerminalDisplay, None)
+        made = Broker(self.environ, traits, make_display=unseen, say=self.said.append)
         self.brokers.append(made)
+        return made
+
+    def imports(self, **environ: str) -> Broker:
+        """One in whose process the framework is imported."""
+        made = self.broker(**environ)
+        made.automatic.before_framework("frame")
+        made.automatic.after_framework("frame", FRAME)
         return made
 
 
@@ -217,11 +211,17 @@ def test_a_refusal_changes_nothing(world: World, node: RunningNode) -> None:
     assert caught.value._render_traceback_() == [f"QuotaExceeded: {caught.value}"]
     assert VISIBLE not in world.environ
     assert broker.state is OwnState.FREE
+    first = broker.request(Ask(1))
+    for ask in (Ask(3), Ask(2, 99 * GIB)):
+        with pytest.raises(QuotaExceeded):
+            broker.request(ask)
+    assert broker.grant is first
+    assert [lease["id"] for lease in held(node)] == [first.lease]
 
 
 def test_what_a_newer_node_manager_tells_people_is_said() -> None:
     said: list[str] = []
-    broker = Broker({}, make_display=Screen, say=said.append)
+    broker = Broker({}, say=said.append)
     broker._noticed(Notification(None, "tidings", {"message": "A fan is broken."}))
     broker._noticed(Notification(None, "tidings", {"message": "It is bob's.", "lease": "another"}))
     assert said == ["A fan is broken."]
@@ -247,7 +247,7 @@ def test_a_lease_that_ends_before_its_grant_is_taken_in(monkeypatch: pytest.Monk
     monkeypatch.setattr(getting, "read_grant", slowly)
     with ScriptedNode(script) as scripted:
         environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(scripted.socket)}
-        broker = Broker(environ, make_display=Screen, say=said.append)
+        broker = Broker(environ, say=said.append)
         with pytest.raises(LeaseLost, match="as soon as it was granted"):
             broker.request(Ask())
         assert broker.grant is None
@@ -327,10 +327,13 @@ def test_settings_are_read_when_they_are_needed(world: World, node: RunningNode)
 # -- around a framework ------------------------------------------------------------------
 
 
-def test_at_import(world: World, node: RunningNode, framework: Framework) -> None:
-    broker = world.broker(**{VISIBLE: "1"})
-    broker.automatic.before_framework("frame")
-    broker.automatic.after_framework("frame", FRAME)
+def test_at_import(
+    world: World, node: RunningNode, framework: Framework, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(display, "note", shown.append)
+    broker = world.imports(**{VISIBLE: "1"})
+    assert [one.partition(",")[0] for one in shown] == ["GPU 0"], "it says which GPU"
     assert framework.told == [("before", broker.grant), ("after", broker.grant)]
     assert broker.grant is not None
     assert world.environ[VISIBLE] == broker.grant.visible_devices
@@ -340,6 +343,9 @@ def test_at_import(world: World, node: RunningNode, framework: Framework) -> Non
     broker.automatic.before_framework("frame")
     assert broker.grant is before, "a second framework has the same lease"
     assert len(held(node)) == 1
+    broker.close()
+    world.imports(JUPYTER_GPUSHARE_SHOW_GRANT="no")
+    assert len(shown) == 1, "nor where a person does not wish to hear it"
 
 
 def test_steps_are_gated_from_the_import_on(
@@ -382,13 +388,15 @@ def test_at_first_use(world: World, node: RunningNode, framework: Framework) -> 
     assert world.environ[VISIBLE] == grant.visible_devices
     assert framework.told[-1] == ("after", grant)
     assert framework.expected() == 2
+    framework.cuda_started = lambda module: False  # type: ignore[attr-defined]
+    broker.release()
+    broker.cells.before_use(lambda frameworks: pytest.fail("nobody needs to look"))
+    assert held(node) == [], "it is not asked for at each cell"
 
 
 def test_first_use_beyond_the_quota(world: World, framework: Framework) -> None:
     framework.catches_first_use = True
-    broker = world.broker(JUPYTER_GPUSHARE_ACQUIRE="first-use", JUPYTER_GPUSHARE_GPUS="3")
-    broker.automatic.before_framework("frame")
-    broker.automatic.after_framework("frame", FRAME)
+    world.imports(JUPYTER_GPUSHARE_ACQUIRE="first-use", JUPYTER_GPUSHARE_GPUS="3")
     assert framework.expected() == 0
     assert framework.acquire() is None
     assert "quota" in world.said[0]
@@ -399,11 +407,7 @@ def test_first_use_beyond_the_quota(world: World, framework: Framework) -> None:
 def test_first_use_where_nobody_answers(tmp_path: Path, framework: Framework) -> None:
     framework.catches_first_use = True
     world = World(tmp_path / "no.sock")
-    broker = world.broker(
-        JUPYTER_GPUSHARE_ACQUIRE="first-use", JUPYTER_GPUSHARE_ANSWER_TIMEOUT="0.1"
-    )
-    broker.automatic.before_framework("frame")
-    broker.automatic.after_framework("frame", FRAME)
+    world.imports(JUPYTER_GPUSHARE_ACQUIRE="first-use", JUPYTER_GPUSHARE_ANSWER_TIMEOUT="0.1")
     assert framework.expected() == 0
     assert framework.acquire() is None
     assert world.environ[VISIBLE] == ""
@@ -427,9 +431,7 @@ def test_an_error_of_our_own_does_not_reach_the_import(
 def test_no_gpus_on_purpose(
     world: World, node: RunningNode, framework: Framework, says: dict[str, str]
 ) -> None:
-    broker = world.broker(**says)
-    broker.automatic.before_framework("frame")
-    broker.automatic.after_framework("frame", FRAME)
+    broker = world.imports(**says)
     broker.cells.before_use(lambda frameworks: pytest.fail("nobody needs to look"))
     assert world.environ[VISIBLE] == ""
     assert held(node) == []
@@ -440,9 +442,7 @@ def test_use_after_a_release_where_cuda_runs_on(
     world: World, node: RunningNode, framework: Framework, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     framework.cuda_started = lambda module: True  # type: ignore[attr-defined]
-    broker = world.broker()
-    broker.automatic.before_framework("frame")
-    broker.automatic.after_framework("frame", FRAME)
+    broker = world.imports()
     for module in (automatic, broker_module, getting, lease_module):
         monkeypatch.setattr(module, "cuda_started", lambda: True)
     broker.release()
@@ -467,9 +467,7 @@ def test_after_a_release_the_first_use_asks(
 ) -> None:
     framework.catches_first_use = True
     framework.cuda_started = lambda module: False  # type: ignore[attr-defined]
-    broker = world.broker()
-    broker.automatic.before_framework("frame")
-    broker.automatic.after_framework("frame", FRAME)
+    broker = world.imports()
     assert framework.expected() == -1, "it has its lease from the import on"
     broker.release()
     assert framework.expected() == 1
@@ -478,37 +476,10 @@ def test_after_a_release_the_first_use_asks(
     assert [lease["id"] for lease in held(node)] == [broker.lease]
 
 
-def test_first_use_is_not_asked_for_at_each_cell(
-    world: World, node: RunningNode, framework: Framework
-) -> None:
-    framework.catches_first_use = True
-    framework.cuda_started = lambda module: False  # type: ignore[attr-defined]
-    broker = world.broker(JUPYTER_GPUSHARE_ACQUIRE="first-use")
-    broker.automatic.before_framework("frame")
-    broker.automatic.after_framework("frame", FRAME)
-    framework.acquire()
-    broker.release()
-    broker.cells.before_use(lambda frameworks: pytest.fail("nobody needs to look"))
-    assert held(node) == []
-
-
-def test_a_refusal_of_another_lease_costs_nothing(world: World, node: RunningNode) -> None:
-    broker = world.broker()
-    first = broker.request(Ask(1))
-    with pytest.raises(QuotaExceeded):
-        broker.request(Ask(3))
-    with pytest.raises(QuotaExceeded):
-        broker.request(Ask(2, 99 * GIB))
-    assert broker.grant is first
-    assert [lease["id"] for lease in held(node)] == [first.lease]
-
-
 def test_trying_again_after_a_fallback(
     world: World, node: RunningNode, framework: Framework
 ) -> None:
-    broker = world.broker(JUPYTER_GPUSHARE_GPUS="3")
-    broker.automatic.before_framework("frame")
-    broker.automatic.after_framework("frame", FRAME)
+    broker = world.imports(JUPYTER_GPUSHARE_GPUS="3")
     assert framework.told == [("before", None), ("after", None)]
     assert broker.getting.ensure("import another") is None
     assert len(world.said) == 1, "a second framework is no second warning"
@@ -524,9 +495,7 @@ def test_a_broken_adapter_of_another_package(
         raise ImportError("no such thing")
 
     monkeypatch.setattr(registry, "find", find)
-    broker = world.broker()
-    broker.automatic.before_framework("frame")
-    broker.automatic.after_framework("frame", FRAME)
+    world.imports()
     assert "no such thing" in world.said[0]
 
 
