@@ -45,19 +45,6 @@ def test_every_ratio_is_read_from_the_pages_there_are(trend: ModuleType) -> None
     assert set(trend.ratios(ROOT / "docs")) == {one.name for one in trend.WATCHED}
 
 
-def test_a_ratio_that_got_worse_is_named(trend: ModuleType) -> None:
-    one = trend.WATCHED[0]
-    assert trend.worse([]) == []
-    assert trend.worse(rows(one.name, 9.0)) == [], "there is nothing to compare it with"
-    allowed = 2.0 * one.factor
-    assert trend.worse(rows(one.name, 2.0, 2.0, 9.0, allowed)) == []
-    (said,) = trend.worse(rows(one.name, 2.0, 2.0, 9.0, allowed * 1.01))
-    assert said.startswith(f"{one.name}: ")
-    assert trend.worse(rows(one.name, 9.0, *[2.0] * trend.BEFORE, allowed * 1.01)), (
-        "only the last runs count"
-    )
-
-
 def test_each_ratio_of_the_file_would_be_noticed(trend: ModuleType) -> None:
     """With the lines that there are: a name that no line has finds nothing."""
     there = trend.lines(trend.TREND)
@@ -108,11 +95,3 @@ def test_the_replays_page_says_on_what_it_was_made(monkeypatch: pytest.MonkeyPat
     told = replay.page({**results, "machine": machine.machine()})
     (line,) = re.findall(r"^Replayed on: (.+)$", told, re.MULTILINE)
     assert re.search(r"cpu: .+date: 20\d\d-\d\d-\d\d, commit: [0-9a-f]{8}", line)
-
-
-def test_a_part_of_the_benchmarks_gives_a_part_of_the_ratios(
-    trend: ModuleType, tmp_path: Path
-) -> None:
-    figures = [{"name": "a short cell, ratio", "value": 1.07}]
-    (tmp_path / "benchmarks.json").write_text(json.dumps({"machine": {}, "figures": figures}))
-    assert trend.ratios(tmp_path) == {"a short cell, with us by without": 1.07}

@@ -101,23 +101,6 @@ def test_what_counts_as_failed(outcome: Outcome, required: bool, failed: bool) -
     assert matrix.failed(reports(Outcome.OK, outcome), required) is failed
 
 
-def test_a_python_that_is_not_there_skips_its_row_and_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    row = Row("future", "3.99", {}, (Step.INSTALL, Step.DOCTOR))
-    runner = matrix.Runner(tmp_path, tmp_path, "torch", "today")
-    report = runner.run(row)
-    assert {result.outcome for result in report.results} == {Outcome.SKIPPED}
-    assert "no Python 3.99 here" in report.results[0].text
-    assert "future: SKIPPED" in capsys.readouterr().out
-    kept = json.loads((tmp_path / "future" / "report.json").read_text())
-    assert kept == matrix.report_as_json(report)
-    # But a row that was run once, elsewhere, is not forgotten.
-    (tmp_path / "future" / "report.json").write_text("{}")
-    runner.run(row)
-    assert (tmp_path / "future" / "report.json").read_text() == "{}"
-
-
 def test_the_page_of_versions_has_each_row() -> None:
     """Written by `make matrix ARGS="--page docs/versions.md"` when the rows changed."""
     page = (ROOT / "docs" / "versions.md").read_text()

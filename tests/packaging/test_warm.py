@@ -6,9 +6,7 @@ Else other tests would be green, or red, for a product that nobody has.
 from __future__ import annotations
 
 import _posixsubprocess
-import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,15 +16,17 @@ from typing import Any
 import pytest
 from support import warm
 
-#: In a program, a word that makes it one of a kind that loads little.
-LITTLE = "'from jupyter_gpushare.node.app import main; main()'"
 #: Says what a process can know of itself. What differs between any two processes is left out.
 TELLS = """
 import json, os, sys
 if sys.argv[-1] == "with-torch":
+    import jupyter_gpushare._boot as boot
+    heard = []
+    boot._before, boot._after = heard.append, lambda name, module: heard.append(module.__file__)
     import torch
     told = {"torch": torch.__file__, "spec": torch.__spec__.origin, "ones": torch.ones(3).tolist(),
-            "numpy": "numpy" in sys.modules, "nn": sys.modules["torch.nn"] is torch.nn}
+            "numpy": "numpy" in sys.modules, "nn": sys.modules["torch.nn"] is torch.nn,
+            "heard": heard}
 else:
     told = {"loaded": sorted({"torch", "numpy"} & set(sys.modules))}
 fds = [fd for fd in range(3, 64) if os.path.exists(f"/proc/self/fd/{fd}")]
@@ -42,103 +42,60 @@ told |= {
 }
 print(json.dumps(told))
 """
+#: In a program, a word that makes it one of a kind that loads little, or of one that loads much.
+KINDS = ("'from jupyter_gpushare.node.app import main; main()'", "'import torch'")
+ENDS = (
+    "sys.exit(3)",
+    "raise ValueError('of mine')",
+    "os.kill(os.getpid(), 9)",
+    "import atexit; atexit.register(print, 'last')",
+    "import ctypes; ctypes.CDLL(None).printf(b'last\\n')",
+)
 
 
 @pytest.fixture(scope="module")
 def starts() -> Iterator[warm.Warm]:
     """Warm starts of this module's own, whether or not the worker has some."""
+    if not warm.can():
+        pytest.skip("no warm starts here")
     made = warm.Warm(_posixsubprocess.fork_exec)
     yield made
     made.close()
 
 
-@pytest.fixture(params=["cold", "warm"])
-def run(request: pytest.FixtureRequest, starts: warm.Warm, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`subprocess.run`, by a warm process or not."""
-    if request.param == "warm" and not warm.can():
-        pytest.skip("no warm starts here")
-    how = starts.fork_exec if request.param == "warm" else starts.cold
-    monkeypatch.setattr(subprocess, "_fork_exec", how)
-
-    def run(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        done: subprocess.CompletedProcess[str]
-        # The first one that could be warm is cold, and the second one makes the warm process.
-        for _ in range(1 if request.param == "cold" else 2):
-            done = subprocess.run(
-                [sys.executable, *words], capture_output=True, text=True, check=False, **options
-            )
-        return done
-
-    return run
-
-
-def told_by(starts: warm.Warm, *words: str, **options: Any) -> list[dict[str, Any]]:
-    """What a cold and a warm process say of themselves."""
-    said = []
-    before = subprocess._fork_exec  # type: ignore[attr-defined]
-    try:
-        for how in (starts.cold, starts.fork_exec, starts.fork_exec):
-            subprocess._fork_exec = how  # type: ignore[attr-defined]
-            done = subprocess.run(
-                [sys.executable, *words], capture_output=True, text=True, check=True, **options
-            )
-            said.append(json.loads(done.stdout))
-    finally:
-        subprocess._fork_exec = before  # type: ignore[attr-defined]
-    return [said[0], said[2]]
-
-
 @pytest.mark.parametrize(
-    ("how", "framework"),
-    [("-c", "with-torch"), ("-c", "without"), ("file", "without"), ("-W", "without")],
+    "words",
+    [
+        *(["-c", TELLS, "with-torch"], ["-c", TELLS, "without"], ["FILE", "one", "without"]),
+        ["-W", "error", "-c", TELLS, "without"],
+        *(
+            ["-c", f"import os, sys; {kind}; print(1, flush=True); {e}"]
+            for kind in KINDS
+            for e in ENDS
+        ),
+    ],
 )
-def test_it_knows_the_same_of_itself(
-    starts: warm.Warm, tmp_path: Path, how: str, framework: str
+def test_it_is_the_same_program(
+    starts: warm.Warm, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "program.py"
-    file.write_text(TELLS)
-    words = {"-c": ["-c", TELLS], "file": [str(file)], "-W": ["-W", "error", "-c", TELLS]}[how]
+    """In all that it knows of itself, in what it says and hears, and in how it ends."""
+    (tmp_path / "FILE.py").write_text(TELLS)
+    words = [sys.executable, *(w.replace("FILE", f"{tmp_path}/FILE.py") for w in words)]
     read, write = os.pipe()
-    environ = {**os.environ, "PYTHONPATH": str(tmp_path), "OF_MINE": "é"}
-    cold, forked = told_by(
-        *(starts, *words, "one", framework),
-        **{"cwd": tmp_path, "env": environ, "pass_fds": (read,), "start_new_session": True},
-    )
+    options: dict[str, Any] = {
+        "env": {**os.environ, "PYTHONPATH": str(tmp_path), "OF_MINE": "é"},
+        **{"cwd": tmp_path, "pass_fds": (read,), "start_new_session": True},
+    }
+    done = []
+    # The first one that could be warm is cold, and the second one makes the warm process.
+    for how in (starts.cold, starts.fork_exec, starts.fork_exec):
+        monkeypatch.setattr(subprocess, "_fork_exec", how)
+        done.append(subprocess.run(words, capture_output=True, text=True, check=False, **options))
     os.close(read)
     os.close(write)
     assert starts.made, "nothing was warm"
-    assert forked == cold
-    assert cold["parent"] == os.getpid()
-
-
-@pytest.mark.parametrize("run", ["warm"], indirect=True)  # cold: client/test_frameworks.py
-def test_the_hook_hears_of_the_import(run: Any) -> None:
-    code = "import jupyter_gpushare._boot as boot, json; heard = []\n"
-    code += "boot._before = lambda name: heard.append(f'before {name}')\n"
-    code += "boot._after = lambda name, module: heard.append(f'after {name}')\n"
-    code += "import torch; print(heard)"
-    assert run("-c", code).stdout == "['before torch', 'after torch']\n"
-    off = {**os.environ, "JUPYTER_GPUSHARE": "off"}
-    assert run("-c", code, env=off).stdout == "[]\n"
-
-
-@pytest.mark.parametrize(
-    ("end", "status"),
-    [
-        ("sys.exit(3)", 3),
-        ("raise ValueError('of mine')", 1),
-        ("os.kill(os.getpid(), 9)", -signal.SIGKILL),
-        ("import atexit; atexit.register(print, 'last')", 0),
-        ("import ctypes; ctypes.CDLL(None).printf(b'last\\n')", 0),
-    ],
-)
-@pytest.mark.parametrize("kind", [LITTLE, "'import torch'"], ids=["node", "torch"])
-def test_it_ends_as_programs_do(run: Any, kind: str, end: str, status: int) -> None:
-    done = run("-c", f"import os, sys; {kind}; print('said', flush=True); {end}")
-    assert (done.returncode, done.stdout.split()[0]) == (status, "said")
-    assert done.stdout.endswith("last\n") == ("last" in end)
-    assert ("ValueError: of mine" in done.stderr) == ("ValueError" in end)
-    assert "warm.py" not in done.stderr
+    assert vars(done[2]) == vars(done[0])
+    assert done[0].stdout
 
 
 def test_what_a_fork_cannot_have_is_started_cold(starts: warm.Warm) -> None:
