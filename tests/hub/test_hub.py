@@ -1,7 +1,9 @@
-"""Each of many people on one host has the quota of their group, and touches nobody's lease.
+"""Each of many people on one host has their group's quota, and touches nobody's lease.
 
-A real JupyterHub, its real proxy, servers, kernels and node manager. Alice's servers are a real OS
-user's; bob's run as the Hub's own, in namespaces as containers are, which can do more.
+Without the Hub those who are known go on.
+
+A real JupyterHub, its real proxy, servers, kernels and node manager. Where root runs it, alice's
+servers are another OS user's; bob's run as the Hub's own, who may do more, in namespaces.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from support.hub import OS_USERS, Person, RunningHub, why_not
+from support.hub import OS_USERS, Person, RunningHub, needs_hub, why_not
 from support.jupyter import Kernel, wait_for
 from support.node import NodeClient
 
+from jupyter_gpushare.protocol.errors import RemoteError
 from jupyter_gpushare.protocol.messages import Method
 
 GIB = 2**30
@@ -24,13 +27,13 @@ GIB = 2**30
 Held = tuple[Kernel, dict[str, Any]]
 #: Light clients of these tests give no signs of life.
 QUICK = ["--Hub.believed=1", "--Hub.refresh=1", "--Policy.heartbeat_timeout=600"]
-WHY = why_not(apart=True)
-pytestmark = pytest.mark.skipif(bool(WHY), reason=WHY)
+pytestmark = needs_hub
 
 
 @pytest.fixture(scope="module")
 def hub() -> Iterator[RunningHub]:
-    with RunningHub.make(apart=True, external=True, node_arguments=QUICK) as running:
+    apart = not why_not(apart=True)
+    with RunningHub.make(apart=apart, external=True, node_arguments=QUICK) as running:
         yield running
 
 
@@ -198,3 +201,47 @@ def test_what_a_notebook_changes_in_its_environment_makes_it_nobody_else(
         said = kernel.run(f"print(told({changes}))")
         assert "alice" not in said.replace("'alice'", "")
         assert "token" in said, changes
+
+
+def test_without_the_hub_those_who_are_known_go_on(
+    hub: RunningHub, people: dict[str, Person], held: Held
+) -> None:
+    """The last one: it ends alice's server."""
+    alice, carol = people["alice"], people["carol"]
+    bob = hub.person("bob")  # with a token that was never shown
+    kernel, lease = held
+    kernel.run("x = 1")
+    assert hub.knows(alice.token) == "alice"
+    before = hub.leases(carol.token)
+    assert before == {lease["id"]: "alice"}
+
+    hub.kill()
+    # Her notebook does not notice, and a new task of hers gets a GPU: she is known.
+    assert kernel.run("print(x + 1)").strip() == "2"
+    asked = kernel.run(
+        "import subprocess\n"
+        "run = ['jupyter', 'gpushare', 'run', 'echo', '7']\n"
+        "print(subprocess.run(run, capture_output=True, text=True))"
+    )
+    assert "returncode=0" in asked
+    assert "stdout='7" in asked
+    # Who was never seen is nobody while nobody can be asked, and hears why.
+    with pytest.raises(RemoteError, match="JupyterHub cannot be asked"):
+        NodeClient(hub.socket, bob.token)
+    assert hub.leases(carol.token) == before
+    # A node manager that starts meanwhile knows her too, and carol as anybody.
+    assert hub.node is not None
+    hub.node.terminate()
+    hub.node.wait()
+    hub.start_node()
+    assert hub.knows(alice.token) == "alice"
+    assert hub.knows(bob.token) is None
+    assert set(hub.leases(carol.token).values()) == {None}
+    assert kernel.run("print(x + 1)").strip() == "2"
+
+    hub.start()
+    wait_for(lambda: hub.knows(bob.token) == "bob", 30, "bob to be known")
+    assert hub.leases(carol.token) == before
+    assert kernel.run("print(x + 2)").strip() == "3"
+    alice.stop_server()
+    wait_for(lambda: not hub.leases(carol.token), what="all leases to end with the server")

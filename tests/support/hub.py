@@ -28,8 +28,11 @@ import pytest
 import websocket
 
 from jupyter_gpushare.protocol import names
+from jupyter_gpushare.protocol.errors import RemoteError, RemoteProtocolError
+from jupyter_gpushare.protocol.messages import Method
 
 from .jupyter import Kernel, wait_for
+from .node import NodeClient
 
 PROXY = (
     Path(__file__).parents[2] / "labextension/ui-tests/node_modules/.bin/configurable-http-proxy"
@@ -453,6 +456,20 @@ class RunningHub:
             if "jupyter_gpushare.hub" in told:
                 found[KEEPER in told] = child
         return found[True], found[False]
+
+    def knows(self, token: str) -> str | None:
+        """Whom the node manager takes the token for."""
+        try:
+            with NodeClient(self.socket, token) as client:
+                return str(client.hello["environment"])
+        except (RemoteError, RemoteProtocolError, OSError):
+            return None
+
+    def leases(self, token: str) -> dict[str, str | None]:
+        """Environments by the leases that they hold, as the token's owner sees them."""
+        with NodeClient(self.socket, token) as client:
+            leases = client.call(Method.STATUS)["leases"]
+        return {lease["id"]: lease["environment"] for lease in leases}
 
     def tail(self, lines: int = 60) -> str:
         log = (self.home / "hub.log").read_text(errors="replace")
