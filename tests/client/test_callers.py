@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,13 +32,12 @@ from jupyter_gpushare.client.words.callers import (
     Caller,
     Doing,
     Facts,
-    When,
     caller_of,
     command_words,
-    when,
 )
 from jupyter_gpushare.client.words.grant import Grant
-from jupyter_gpushare.client.words.settings import Acquire, Ask
+from jupyter_gpushare.client.words.settings import Ask
+from jupyter_gpushare.protocol.calls import Call
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
 
@@ -46,10 +47,6 @@ BUSY = (Caller.COMPLETION, Caller.EVENT_LOOP)
 
 
 # -- who it is -----------------------------------------------------------------------------
-
-
-def script(*words: str) -> Facts:
-    return Facts(words=words)
 
 
 @pytest.mark.parametrize(
@@ -66,40 +63,53 @@ def script(*words: str) -> Facts:
         (Facts(serves=True, in_loop=True, words=["jupyter-lab"]), Caller.EVENT_LOOP),
         (Facts(serves=True, words=["jupyter-lab"]), Caller.SERVER),
         (Facts(in_loop=True, words=["train.py"]), Caller.PROGRAM),
-        (script(), Caller.PROGRAM),
-        (script("-"), Caller.PROGRAM),
-        (script("train.py", "--epochs", "3"), Caller.PROGRAM),
-        (script("train.py", "-h", "128"), Caller.PROGRAM),  # a height
-        (script("train.py", "--", "--help"), Caller.PROGRAM),
-        (script("-m", "torch.distributed.run", "train.py"), Caller.PROGRAM),
-        (script("-m", "pytest", "tests"), Caller.PROGRAM),
-        (script("-c", "import torch; train()"), Caller.LOOKER),
-        (script("-c", "from multiprocessing.spawn import spawn_main; …"), Caller.PROGRAM),
-        (script("-c", "import sys;exec(eval(sys.stdin.readline()))"), Caller.PROGRAM),
-        (script("train.py", "--help"), Caller.LOOKER),
-        (script("train.py", "-h"), Caller.LOOKER),
-        (script("-m", "train", "--version"), Caller.LOOKER),
-        (script("setup.py", "bdist_wheel"), Caller.LOOKER),
-        (script("/tmp/x/pyproject_hooks/_in_process/_in_process.py", "build_wheel"), Caller.LOOKER),
-        (script("-m", "sphinx", "docs", "html"), Caller.LOOKER),
-        (script("/venv/bin/pytest", "--collect-only"), Caller.LOOKER),
-        (script("-m", "pytest", "--co", "-q"), Caller.LOOKER),
-        (script("train.py", "--co"), Caller.PROGRAM),
-        (script("-m", "torch.utils.collect_env"), Caller.LOOKER),
-        (script("collect_env.py"), Caller.LOOKER),
-        (script("-m", "pydoc", "torch"), Caller.LOOKER),
-        (script("/venv/bin/pylint", "train"), Caller.LOOKER),
-        (
-            script("/ext/python_files/unittestadapter/discovery.py", "--udiscovery"),
-            Caller.LOOKER,
-        ),
-        (script("/ext/vscode_pytest/run_pytest_script.py", "--collect-only"), Caller.LOOKER),
-        (script("/venv/bin/accelerate", "env"), Caller.LOOKER),
-        (script("/venv/bin/accelerate", "launch", "train.py"), Caller.PROGRAM),
     ],
 )
 def test_who_runs_code(facts: Facts, caller: Caller) -> None:
     assert caller_of(facts) is caller
+
+
+PROGRAMS = """
+
+-
+train.py --epochs 3
+train.py -h 128
+train.py -- --help
+train.py --co
+-m torch.distributed.run train.py
+-m pytest tests
+-c "from multiprocessing.spawn import spawn_main; …"
+-c "import sys;exec(eval(sys.stdin.readline()))"
+/venv/bin/accelerate launch train.py
+"""
+LOOKERS = """
+-c "import torch; train()"
+train.py --help
+train.py -h
+-m train --version
+setup.py bdist_wheel
+/tmp/x/pyproject_hooks/_in_process/_in_process.py build_wheel
+-m sphinx docs html
+/venv/bin/pytest --collect-only
+-m pytest --co -q
+-m torch.utils.collect_env
+collect_env.py
+-m pydoc torch
+/venv/bin/pylint train
+/ext/python_files/unittestadapter/discovery.py --udiscovery
+/ext/vscode_pytest/run_pytest_script.py --collect-only
+/venv/bin/accelerate env
+"""
+
+
+@pytest.mark.parametrize("line", PROGRAMS[1:].splitlines())
+def test_programs(line: str) -> None:
+    assert caller_of(Facts(words=shlex.split(line))) is Caller.PROGRAM
+
+
+@pytest.mark.parametrize("line", LOOKERS.split("\n")[1:-1])
+def test_what_only_looks(line: str) -> None:
+    assert caller_of(Facts(words=shlex.split(line))) is Caller.LOOKER
 
 
 @pytest.mark.parametrize(
@@ -155,17 +165,6 @@ def test_a_loop_that_listens_is_a_server_and_no_other() -> None:
 # -- the table -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("acquire", Acquire)
-@pytest.mark.parametrize("caller", Caller)
-def test_the_table(caller: Caller, acquire: Acquire) -> None:
-    late = acquire is Acquire.FIRST_USE or caller not in WISHES
-    never = When.IMPORT if caller in WISHES else When.NEVER
-    assert when(caller, acquire, shows_use=True) is (When.FIRST_USE if late else When.IMPORT)
-    assert when(caller, acquire, shows_use=False) is never
-    simulated = when(caller, acquire, shows_use=True, is_simulated=True)
-    assert simulated is (never if caller not in WISHES else when(caller, acquire, shows_use=True))
-
-
 class Framework(ImportTimeAdapter):
     """One that shows its first use, one that does not, or one whose build knows no GPU."""
 
@@ -184,18 +183,42 @@ class Framework(ImportTimeAdapter):
         return self.kind == "shows its use"
 
 
-def counted(asked: list[Any], simulated: bool) -> Callable[[Visitor], None]:
-    def play(visitor: Visitor) -> None:
-        visitor.welcome(simulated=simulated)
+class Plays:
+    """A node manager that grants so many requests; the others are refused, or wait."""
+
+    def __init__(self, grants: int = 1, *, refuses: bool = False, simulated: bool = False) -> None:
+        self._grants, self._refuses, self._simulated = grants, refuses, simulated
+        self.asked: list[Call] = []
+
+    def __call__(self, visitor: Visitor) -> None:
+        visitor.welcome(simulated=self._simulated)
         while True:
             call = visitor.read()
-            if call.method is Method.REQUEST:
-                asked.append(call.params)
-                visitor.grant(call)
-            else:
+            if call.method not in (Method.REQUEST, Method.RESUME):
                 visitor.answer(call, {"state": "held"})
+                continue
+            self.asked.append(call)
+            if call.method is Method.REQUEST and len(self.asked) <= self._grants:
+                visitor.grant(call)
+            elif self._refuses:
+                visitor.refuse(call, Reason.NO_RESOURCES, "All GPUs are held.")
+            else:
+                visitor.queue(call)
 
-    return play
+
+@contextmanager
+def process(node: Plays, caller: Callable[[], Caller], said: list[str]) -> Iterator[Broker]:
+    """One of a node manager that plays, in which ``caller()`` runs code."""
+    with ScriptedNode(node) as scripted:
+        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(scripted.socket)}
+        broker = Broker(environ, say=said.append, caller=caller)
+        yield broker
+        broker.close()
+
+
+def imports(broker: Broker) -> None:
+    broker.automatic.before_framework("frame")
+    broker.automatic.after_framework("frame", ModuleType("frame"))
 
 
 @pytest.mark.parametrize("simulated", [False, True], ids=["real", "simulated"])
@@ -204,23 +227,19 @@ def counted(asked: list[Any], simulated: bool) -> Callable[[Visitor], None]:
 def test_when_it_asks(
     caller: Caller, kind: str, simulated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    framework, asked, said = Framework(kind), list[Any](), list[str]()
+    framework, node, said = Framework(kind), Plays(simulated=simulated), list[str]()
     monkeypatch.setattr(registry, "find", lambda module: framework if module == "frame" else None)
-    with ScriptedNode(counted(asked, simulated)) as node:
-        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
-        broker = Broker(environ, say=said.append, caller=lambda: caller)
-        broker.automatic.before_framework("frame")
-        broker.automatic.after_framework("frame", ModuleType("frame"))
-        assert len(asked) == (caller in WISHES)
+    with process(node, lambda: caller, said) as broker:
+        imports(broker)
+        assert len(node.asked) == (caller in WISHES)
         if caller not in WISHES:
-            assert environ["CUDA_VISIBLE_DEVICES"] == "", "nobody's GPU is used unseen"
+            assert broker._environ["CUDA_VISIBLE_DEVICES"] == "", "nobody's GPU is used unseen"
         framework.use()
         asks = caller in WISHES or (kind == "shows its use" and not simulated)
-        assert [call.wait for call in asked] == ([caller not in BUSY] if asks else [])
+        assert [call.params.wait for call in node.asked] == ([caller not in BUSY] if asks else [])
         assert [f"{caller.value} asks at the first use" in one for one in said] == (
             [] if asks else [True]
         )
-        broker.close()
 
 
 @pytest.mark.parametrize("caller", Caller)
@@ -237,48 +256,15 @@ def test_how_long_it_waits(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> N
     assert waits[1][1] == (None if caller in WISHES else 5.0), "what a person said is stronger"
 
 
-def refuses(visitor: Visitor) -> None:
-    visitor.welcome(simulated=False)
-    while True:
-        call = visitor.read()
-        if call.method is Method.REQUEST:
-            visitor.refuse(call, Reason.NO_RESOURCES, "All GPUs are held.")
-        else:
-            visitor.answer(call, {"state": "held"})
-
-
 @pytest.mark.parametrize("caller", [Caller.LOOKER, Caller.EVENT_LOOP])
 def test_it_goes_on_as_a_refused_one(caller: Caller) -> None:
     said = list[str]()
-    with ScriptedNode(refuses) as node:
-        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
-        broker = Broker(environ, say=said.append, caller=lambda: caller)
+    with process(Plays(0, refuses=True), lambda: caller, said) as broker:
         assert broker.automatic.at_first_use("frame") is None
         assert "`first use of frame` goes on without a GPU" in said[0]
         # Who could not wait may have more luck at the next use.
         tries_again = broker.state is OwnState.FREE
         assert tries_again is (caller is Caller.EVENT_LOOP)
-        broker.close()
-
-
-class Busy:
-    """A node manager that grants the first request and has no GPU for anything after it."""
-
-    def __init__(self) -> None:
-        self.asked: list[Method] = []
-
-    def __call__(self, visitor: Visitor) -> None:
-        visitor.welcome(simulated=False)
-        while True:
-            call = visitor.read()
-            if call.method in (Method.REQUEST, Method.RESUME):
-                self.asked.append(call.method)
-                if call.method is Method.REQUEST and len(self.asked) == 1:
-                    visitor.grant(call)
-                else:
-                    visitor.queue(call)
-            else:
-                visitor.answer(call, {"state": "held"})
 
 
 @pytest.mark.parametrize("kind", ["shows its use", "shows nothing"])
@@ -286,50 +272,34 @@ def test_who_looks_brings_back_nothing_that_was_parked(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "find", lambda module: Framework(kind))
-    caller, busy = Caller.CELL, Busy()
-    with ScriptedNode(busy) as node:
-        broker = Broker(
-            {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)},
-            say=lambda text: None,
-            caller=lambda: caller,
-        )
+    caller, node = Caller.CELL, Plays()
+    with process(node, lambda: caller, []) as broker:
         broker.request(Ask())
         broker._parking.step_aside()
         assert broker.state is OwnState.PARKED
         caller = Caller.COMPLETION
-        broker.automatic.before_framework("frame")
-        broker.automatic.after_framework("frame", ModuleType("frame"))
+        imports(broker)
         assert broker.state is OwnState.PARKED
-        assert busy.asked == [Method.REQUEST]
-        broker.close()
+        assert [call.method for call in node.asked] == [Method.REQUEST]
 
 
 def test_who_looks_does_not_wait_for_a_thread_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """A subshell's cell stands in the queue; Tab answers beside it, and even a use of the GPU."""
-    framework, busy = Framework("shows its use"), Busy()
+    framework, node, ended = Framework("shows its use"), Plays(0), threading.Event()
     monkeypatch.setattr(registry, "find", lambda module: framework)
-    busy.asked.append(Method.REQUEST)  # nothing is granted
+    monkeypatch.setattr(threading, "excepthook", lambda told: None)
     callers = {threading.get_ident(): Caller.COMPLETION}
-    with ScriptedNode(busy) as node:
-        broker = Broker(
-            {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)},
-            say=lambda text: None,
-            caller=lambda: callers.get(threading.get_ident(), Caller.CELL),
-        )
-        ended = threading.Event()
+    with process(node, lambda: callers.get(threading.get_ident(), Caller.CELL), []) as broker:
         waits = threading.Thread(
             target=lambda: broker.request(Ask(), cancelled=ended.is_set), daemon=True
         )
-        monkeypatch.setattr(threading, "excepthook", lambda told: None)
         waits.start()
-        until(lambda: len(busy.asked) == 2, "the thread waits")
-        broker.automatic.before_framework("frame")
-        broker.automatic.after_framework("frame", ModuleType("frame"))
+        until(lambda: node.asked, "the thread waits")
+        imports(broker)
         assert framework.use() is None
         assert waits.is_alive()
         ended.set()
         waits.join(60)
-        broker.close()
 
 
 # -- a kernel ------------------------------------------------------------------------------

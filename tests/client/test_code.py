@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,34 +12,34 @@ from support.kernel import Kernel
 
 from jupyter_gpushare.client.session import code
 
-SCRIPT = (
-    "import os, sys\nfrom jupyter_gpushare.client.session.code import code_of\n"
-    "print(code_of(os.environ))\n"
-)
+
+def named(monkeypatch: pytest.MonkeyPatch, script: Path | None) -> str | None:
+    """The name of a program with this main script."""
+    main = SimpleNamespace() if script is None else SimpleNamespace(__file__=str(script))
+    monkeypatch.setitem(sys.modules, "__main__", main)  # type: ignore[arg-type]
+    return code.code_of({})
 
 
-def run(*command: str, stdin: str | None = None) -> str:
-    done = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, check=True, input=stdin
-    )
-    return done.stdout.strip()
-
-
-def test_a_script_is_its_path_and_its_bytes(tmp_path: Path) -> None:
+def test_a_script_is_its_path_and_its_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here, there = tmp_path / "train.py", tmp_path / "other.py"
     for script in (here, there):
-        script.write_text(SCRIPT)
-    first = run(str(here))
+        script.write_text("fit()")
+    first = named(monkeypatch, here)
+    assert first is not None
     assert len(first) == 64
-    assert run(str(here), "--epochs", "3") == first, "its arguments are no code"
-    assert run(str(there)) != first
-    here.write_text(SCRIPT + "# more\n")
-    assert run(str(here)) != first
-
-
-def test_what_has_no_file_has_no_name() -> None:
-    assert run("-c", SCRIPT) == "None"
-    assert run("-", stdin=SCRIPT) == "None"
+    assert named(monkeypatch, here) == first
+    assert named(monkeypatch, there) != first
+    here.write_text("fit(longer=True)")
+    assert named(monkeypatch, here) not in (first, None)
+    assert named(monkeypatch, None) is None, "what a prompt reads, and `python -c`"
+    assert named(monkeypatch, tmp_path / "gone.py") is None
+    monkeypatch.setattr(code, "_LARGEST", 10)
+    here.write_text("x" * 10)
+    assert named(monkeypatch, here) is not None
+    here.write_text("x" * 11)
+    assert named(monkeypatch, here) is None, "it is too large to be read"
 
 
 def saved(path: Path, *cells: str) -> Path:
@@ -51,7 +50,10 @@ def saved(path: Path, *cells: str) -> Path:
 
 
 def test_a_notebook_is_its_path_and_its_saved_cells(tmp_path: Path) -> None:
-    asks = SCRIPT.splitlines()[1] + "\nimport os\nprint(code_of(os.environ))"
+    asks = (
+        "import os\nfrom jupyter_gpushare.client.session.code import code_of\n"
+        "print(code_of(os.environ))"
+    )
     notebook = saved(tmp_path / "train.ipynb", "import torch", "fit()")
     with Kernel(tmp_path, None, JPY_SESSION_NAME=str(notebook)) as kernel:
         first = kernel.ok(asks).stream().strip()
@@ -81,13 +83,3 @@ def test_a_path_relative_to_the_server_is_looked_for_beside_the_kernel(
     other = code.code_of({})
     shell.history_manager.input_hist_raw.append("yet another")
     assert code.code_of({}) != other
-
-
-def test_a_large_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code, "_LARGEST", 10)
-    script = tmp_path / "train.py"
-    script.write_text("x" * 11)
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
-    assert code.code_of({}) is None
-    script.write_text("x" * 10)
-    assert code.code_of({}) is not None
