@@ -80,7 +80,7 @@ def _holds(looks: NodeClient, who: str) -> bool:
     return any(one["environment"] == who for one in looks.call(Method.STATUS)["leases"])
 
 
-def test_status_and_the_stop_button_work(kernel: Kernel, bob: NodeClient) -> None:
+def test_status_the_stop_button_and_a_restart_work(kernel: Kernel, bob: NodeClient) -> None:
     cell = paused(kernel, bob)
     looks = kernel.finish(kernel.start("%gpushare status", subshell=kernel.new_subshell()))
     assert "by turns" in looks.plain() + looks.stream()
@@ -91,10 +91,8 @@ def test_status_and_the_stop_button_work(kernel: Kernel, bob: NodeClient) -> Non
     assert "Paused once while others computed" in cell.plain()
     assert kernel.ok("print(1 + 1)").stream() == "2\n"
     assert turn(bob, "bob") in ("holds", "yields"), "he goes on"
-
-
-def test_the_kernel_restarts(kernel: Kernel, bob: NodeClient) -> None:
-    paused(kernel, bob)
+    cell = kernel.start(LOOP)
+    shows(kernel, cell, "Paused while another task computes on GPU 0")
     kernel.manager.shutdown_wait_time = 100.0  # after which it would be killed
     before, began = kernel.pid, time.monotonic()
     kernel.manager.restart_kernel(now=False)

@@ -65,6 +65,8 @@ class Kernel:
         home: Path,
         socket: os.PathLike[str] | None,
         arguments: tuple[str, ...] = (),
+        *,
+        file: Path | None = None,
         **env: str,
     ) -> None:
         kept = {
@@ -83,6 +85,10 @@ class Kernel:
         self.arguments = list(arguments)
         # By TCP, another process may take a port between its choice and the kernel's start.
         self.manager = KernelManager(kernel_name="python3", transport="ipc")
+        #: Who names the connection file is an editor, which knows nothing of our extension.
+        self.is_editors = file is not None
+        if file is not None:
+            self.manager.connection_file = str(file)
         self._sockets: tempfile.TemporaryDirectory[str]
         self.client: BlockingKernelClient
         self._shown: dict[str, Shown] = {}
@@ -96,7 +102,8 @@ class Kernel:
         self.client.start_channels()
         try:
             self.client.wait_for_ready(timeout=WITHIN)
-            self.run("%load_ext jupyter_gpushare")
+            if not self.is_editors:
+                self.run("%load_ext jupyter_gpushare")
         except BaseException:
             self.__exit__()
             raise
