@@ -10,87 +10,30 @@ import socket
 import stat
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.loop import soon
 from support.node import open_directory
+from support.wire import CLIENT, WITHIN, ByToken, Wire, make, open_house
 
 from jupyter_gpushare.link.dial import open_streams
-from jupyter_gpushare.node.people.identity import IdentityRefused, Peer, PeerIdentity, Principal
-from jupyter_gpushare.node.people.peers import identify_peer
+from jupyter_gpushare.node.people.identity import IdentityRefused, Peer, Principal
 from jupyter_gpushare.node.wire import transport
-from jupyter_gpushare.node.wire.transport import (
-    Connection,
-    Limits,
-    SocketInUse,
-    Transport,
-    turnstile_of,
-)
+from jupyter_gpushare.node.wire.transport import Connection, Limits, SocketInUse
 from jupyter_gpushare.protocol import sockets
 from jupyter_gpushare.protocol.calls import Call
-from jupyter_gpushare.protocol.connection import ClientConnection
 from jupyter_gpushare.protocol.errors import DOMAIN_ERROR, INTERNAL_ERROR, PARSE_ERROR, Reason
 from jupyter_gpushare.protocol.framing import MAX_LINE, MAX_LINE_FROM_NODE
-from jupyter_gpushare.protocol.messages import (
-    Answer,
-    CallId,
-    ErrorAnswer,
-    Method,
-    Notification,
-    parse_incoming,
-)
-from jupyter_gpushare.protocol.processes import read_boot_id
-
-WITHIN = 20.0
-CLIENT = {"name": "test", "version": "0"}
-ROOMY = Limits(burst=100_000, calls_per_second=100_000.0)
+from jupyter_gpushare.protocol.messages import Answer, Method, Notification
 
 
 @pytest.fixture
 def place() -> Iterator[Path]:
     with open_directory() as path:
         yield path
-
-
-@dataclass
-class Host:
-    """Answers ``status`` at once and ``request`` when the test says so."""
-
-    opened: list[Connection] = field(default_factory=list)
-    closed: list[Connection] = field(default_factory=list)
-    waiting: list[tuple[Connection, Call]] = field(default_factory=list)
-    calls: int = 0
-    answer: Any = None
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def on_open(self, conn: Connection) -> None:
-        self.opened.append(conn)
-        self.news.set()
-
-    def on_hello(self, conn: Connection, principal: Principal, call: Call) -> None:
-        conn.reply(call.id, {"environment": principal.environment})
-
-    def on_call(self, conn: Connection, call: Call) -> None:
-        self.calls += 1
-        if call.method is Method.REQUEST:
-            self.waiting.append((conn, call))
-        else:
-            conn.reply(call.id, self.answer)
-        self.news.set()
-
-    def on_close(self, conn: Connection) -> None:
-        self.closed.append(conn)
-        self.news.set()
-
-    async def until(self, true: Callable[[], bool]) -> None:
-        """Wait for something of the above to have happened."""
-        async with asyncio.timeout(WITHIN):
-            while not true():
-                self.news.clear()
-                await self.news.wait()
 
 
 @dataclass
@@ -111,113 +54,6 @@ class Slow:
 
     def close(self) -> None:
         pass
-
-
-class ByToken:
-    """An identity for which a token is a name."""
-
-    recheck = None
-
-    async def identify(self, peer: Peer, token: str | None) -> Principal:
-        return Principal(token or "nobody")
-
-    def close(self) -> None:
-        pass
-
-
-class Wire:
-    """One asyncio client."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-        self.protocol = ClientConnection()
-
-    async def say(self, data: bytes) -> None:
-        self.writer.write(data)
-        await self.writer.drain()
-
-    async def send(self, method: Method, **params: Any) -> CallId:
-        call_id, line = self.protocol.call(method, **params)
-        await self.say(line)
-        return call_id
-
-    async def next(self) -> Answer | ErrorAnswer | Notification:
-        """The next message, whatever it is."""
-        async with asyncio.timeout(WITHIN):
-            line = await self.reader.readline()
-        assert line, "the connection was closed"
-        return parse_incoming(line)
-
-    async def error(self) -> ErrorAnswer:
-        message = await self.next()
-        assert isinstance(message, ErrorAnswer)
-        return message
-
-    async def call(self, method: Method, **params: Any) -> Any:
-        call_id = await self.send(method, **params)
-        message = await self.next()
-        assert isinstance(message, Answer), message
-        assert message.id == call_id
-        return message.result
-
-    async def hello(self, token: str | None = None) -> Wire:
-        await self.call(Method.HELLO, protocol=1, client=CLIENT, token=token)
-        return self
-
-    async def ended(self) -> bool:
-        """Whether nothing more comes."""
-        async with asyncio.timeout(WITHIN):
-            with contextlib.suppress(ConnectionError):
-                return await self.reader.read() == b""
-        return True
-
-
-@dataclass
-class House:
-    """A transport that listens, its handler, and its clients."""
-
-    transport: Transport
-    host: Host
-    wires: list[Wire] = field(default_factory=list)
-
-    async def connect(self, sock: socket.socket | None = None) -> Wire:
-        where: dict[str, Any] = {"sock": sock} if sock else {"path": str(self.transport.path)}
-        wire = Wire(*await asyncio.open_unix_connection(limit=2**24, **where))
-        self.wires.append(wire)
-        return wire
-
-    async def guest(self, token: str | None = None) -> Wire:
-        return await (await self.connect()).hello(token)
-
-
-def make(path: Path, limits: Limits = ROOMY, identity: Any = None, shared: bool = False) -> House:
-    host, boot_id = Host(), read_boot_id()
-    transport = Transport(
-        path,
-        limits=limits,
-        turnstile=turnstile_of(limits),
-        identity=identity or PeerIdentity(),
-        handler=host,
-        identify_process=lambda peer: identify_peer(peer, boot_id),
-        shared=shared,
-    )
-    return House(transport, host)
-
-
-@contextlib.asynccontextmanager
-async def open_house(path: Path, **how: Any) -> AsyncIterator[House]:
-    house = make(path, **how)
-    troubles: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
-    await house.transport.start()
-    try:
-        yield house
-    finally:
-        for wire in house.wires:
-            wire.writer.close()
-        await house.transport.close()
-    await house.host.until(lambda: len(house.host.closed) == len(house.host.opened))
-    assert not troubles, "something raised into the event loop"
 
 
 TASK = {"name": "n", "kind": "process"}
@@ -261,16 +97,10 @@ async def test_before_hello_nothing_is_answered(place: Path, method: Method) -> 
         assert (error.id, error.error.reason) == (call_id, Reason.NOT_ALLOWED)
         assert "hello" in error.error.message
         assert house.host.calls == 0
-        await wire.hello()
-        await wire.call(method)
-
-
-async def test_a_malformed_hello_is_a_bad_request_and_may_be_said_again(place: Path) -> None:
-    async with open_house(place / "s") as house:
-        wire = await house.connect()
         await wire.send(Method.HELLO, protocol="1", client=CLIENT)
         assert (await wire.error()).error.reason is Reason.BAD_REQUEST
-        await wire.hello()
+        await wire.hello()  # it may be said again
+        await wire.call(method)
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -287,9 +117,7 @@ async def test_what_comes_behind_hello_waits_until_it_is_known_who_says_it(
         for part in [line + more + nonsense] if together else [line, more, nonsense]:
             wire.writer.write(part)
             await asyncio.sleep(0.01)
-        async with asyncio.timeout(WITHIN):
-            while not identity.asked:
-                await asyncio.sleep(0)
+        await soon(lambda: identity.asked)
         (conn,) = house.host.opened
         await house.host.until(lambda: conn._protocol.framer.holds)
         assert house.host.calls == 0
@@ -339,7 +167,7 @@ async def test_who_cannot_be_identified_is_told_and_sent_away(
     identity.go.set()
     async with open_house(place / "s", identity=identity) as house:
         wire = await house.connect()
-        hello = await wire.send(Method.HELLO, protocol=1, client=CLIENT)
+        hello = await wire.greet()
         error = await wire.error()
         assert (error.id, error.error.code, error.error.reason) == (hello, code, reason)
         assert "a bug" not in error.error.message
@@ -350,13 +178,13 @@ async def test_a_client_that_leaves_while_it_is_identified(place: Path) -> None:
     identity = Slow()
     async with open_house(place / "s", identity=identity) as house:
         wire = await house.connect()
-        await wire.send(Method.HELLO, protocol=1, client=CLIENT)
+        await wire.greet()
         wire.writer.close()
         await house.host.until(lambda: len(house.host.closed) == 1)
         identity.go.set()
         # Another one, who asks later and is answered, shows that the first was answered too.
         other = await house.connect()
-        await other.call(Method.HELLO, protocol=1, client=CLIENT)
+        await other.hello()
         assert house.host.opened[0].principal is None
 
 
@@ -370,10 +198,8 @@ async def test_a_live_connection_is_looked_at_again_and_closed_when_it_is_anothe
     identity.go.set()
     async with open_house(place / "s", identity=identity) as house:
         wire = await house.connect()
-        await wire.call(Method.HELLO, protocol=1, client=CLIENT, token="t")
-        async with asyncio.timeout(WITHIN):
-            while identity.asked < 4:
-                await asyncio.sleep(0.005)
+        await wire.hello("t")
+        await soon(lambda: identity.asked >= 4)
         assert not house.host.closed  # as long as it is who it was
         identity.outcome = outcome
         if isinstance(outcome, IdentityRefused):
@@ -387,22 +213,18 @@ async def test_a_client_that_leaves_while_it_is_looked_at_again_is_forgotten(pla
     identity.go.set()
     async with open_house(place / "s", identity=identity) as house:
         wire = await house.connect()
-        await wire.call(Method.HELLO, protocol=1, client=CLIENT, token="t")
+        await wire.hello("t")
         identity.go.clear()
         asked = identity.asked
-        async with asyncio.timeout(WITHIN):
-            while identity.asked == asked:
-                await asyncio.sleep(0.005)
+        await soon(lambda: identity.asked != asked)
         wire.writer.close()
         await house.host.until(lambda: len(house.host.closed) == 1)
         asked = identity.asked
         identity.go.set()
         # Another connection's looks show that time has passed.
         other = await house.connect()
-        await other.call(Method.HELLO, protocol=1, client=CLIENT, token="t")
-        async with asyncio.timeout(WITHIN):
-            while identity.asked < asked + 1 + 4:
-                await asyncio.sleep(0.005)
+        await other.hello("t")
+        await soon(lambda: identity.asked >= asked + 1 + 4)
         assert house.host.opened[0]._deadline.cancelled()
 
 
@@ -452,17 +274,20 @@ async def test_a_flood_is_read_as_fast_as_its_owner_may_call_and_delays_nobody(p
         assert house.host.calls - before == 43
 
 
-async def test_a_flood_of_nonsense_is_slowed_down_too(place: Path) -> None:
+async def test_a_flood_of_nonsense_is_slowed_down_too_and_left_in_the_socket(place: Path) -> None:
     async with open_house(
-        place / "s", limits=Limits(burst=10, calls_per_second=1.0), identity=ByToken()
+        place / "s", limits=Limits(burst=5, calls_per_second=1.0), identity=ByToken()
     ) as house:
         wire, other = await house.guest("mallory"), await house.guest("alice")
-        await wire.say(b'{"jsonrpc":"2.0","id":1,"method":"nope"}\n' * 2000)
+        line = b'{"jsonrpc":"2.0","id":1,"method":"nope","params":"' + b"x" * 10_000 + b'"}\n'
+        wire.writer.write(line * 500)
         refused = house.transport.refusals[Reason.BAD_REQUEST]
         await other.call(Method.STATUS)
-        assert house.transport.refusals[Reason.BAD_REQUEST] - refused <= 20
-        for _ in range(10):
+        assert house.transport.refusals[Reason.BAD_REQUEST] - refused <= 10
+        for _ in range(5):
             assert (await wire.error()).error.reason is Reason.BAD_REQUEST
+        held = house.host.opened[0]._protocol.framer._rest
+        assert len(held) <= MAX_LINE + 16 * 1024
 
 
 @pytest.mark.parametrize("said", [b" ", b"\n"])
@@ -477,15 +302,11 @@ async def test_who_sends_no_whole_line_is_read_no_more_than_the_allowance(
         await house.guest("alice")
         conn = house.host.opened[0]
         wire.writer.write(said * 2**23)
-        async with asyncio.timeout(60):
-            while conn._wire is not None and conn._wire.is_reading():
-                await asyncio.sleep(0.01)
+        await soon(lambda: conn._wire is None or not conn._wire.is_reading())
         left = wire.writer.transport.get_write_buffer_size()
         assert left > 2**21
         # It goes on when there is some allowance again.
-        async with asyncio.timeout(60):
-            while wire.writer.transport.get_write_buffer_size() == left:
-                await asyncio.sleep(0.01)
+        await soon(lambda: wire.writer.transport.get_write_buffer_size() != left)
 
 
 async def test_many_hellos_at_once_do_not_hold_the_loop(place: Path) -> None:
@@ -509,7 +330,7 @@ async def test_many_hellos_at_once_do_not_hold_the_loop(place: Path) -> None:
         await house.host.until(lambda: len(house.host.opened) == 150)
         tick()
         for wire in wires:
-            await wire.send(Method.HELLO, protocol=1, client=CLIENT)
+            await wire.greet()
         for wire in wires:
             assert isinstance(await wire.next(), Answer)
             wire.writer.close()
@@ -524,7 +345,7 @@ async def test_hellos_are_spent_of_the_allowance_and_delay_nobody_else(place: Pa
     ) as house:
         floods = [await house.connect() for _ in range(40)]
         for wire in floods:
-            await wire.send(Method.HELLO, protocol=1, client=CLIENT, token="mallory")
+            await wire.greet(token="mallory")
         other = await house.guest("alice")
         await other.call(Method.STATUS)
         assert sum(conn.principal is not None for conn in house.host.opened) <= 14
@@ -537,45 +358,26 @@ async def test_the_kernel_keeps_little_of_what_is_not_read(place: Path) -> None:
 
     async with open_house(place / "s") as house:
         wire = await house.guest()
-        wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        wire.pause()
         (conn,) = house.host.opened
         conn.notify("queued", {"message": "x" * 400_000})
         assert conn.buffered > 300_000
-        wire.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        wire.read_on()
         assert isinstance(await wire.next(), Notification)
 
 
-async def test_what_waits_for_its_turn_is_not_read(place: Path) -> None:
-    async with open_house(
-        place / "s", limits=Limits(burst=5, calls_per_second=1.0), identity=ByToken()
-    ) as house:
-        wire = await house.guest("mallory")
-        conn = house.host.opened[0]
-        line = b'{"jsonrpc":"2.0","id":1,"method":"nope","params":"' + b"x" * 10_000 + b'"}\n'
-        wire.writer.write(line * 500)
-        for _ in range(5):
-            await wire.error()
-        held = conn._protocol.framer._rest
-        assert len(held) <= MAX_LINE + 16 * 1024
-
-
-async def test_all_connections_of_one_that_does_not_read_are_bounded_together(place: Path) -> None:
+async def test_all_that_one_does_not_read_is_bounded_together(place: Path) -> None:
     limits = Limits(soft_buffer=1_000_000, hard_buffer=2_000_000)
     async with open_house(place / "s", limits=limits, identity=ByToken()) as house:
-        slow = [await house.guest("mallory") for _ in range(10)]
+        for _ in range(10):
+            (await house.guest("mallory")).pause()
+        theirs = tuple(house.host.opened)
         other = await house.guest("alice")
-        for wire in slow:
-            wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        theirs = [c for c in house.host.opened if c.owner == "mallory"]
-        news = {"status": "x" * 100_000}
-        for _ in range(50):
-            for conn in theirs:
-                conn.notify("changed", news)
-        assert sum(conn.buffered for conn in theirs) < 1_300_000
-        for _ in range(100):
-            for conn in theirs:
-                conn.notify("queued", {"message": "x" * 100_000})
-        assert sum(conn.buffered for conn in theirs) < 2_300_000
+        for method, count, most in (("changed", 50, 1_300_000), ("queued", 100, 2_300_000)):
+            for _ in range(count):
+                for conn in theirs:
+                    conn.notify(method, {"status": "x" * 100_000})
+            assert sum(conn.buffered for conn in theirs) < most
         await other.call(Method.STATUS)
         await house.host.until(lambda: len(house.host.closed) > 0)
         assert all(conn.owner == "mallory" for conn in house.host.closed)
@@ -584,16 +386,12 @@ async def test_all_connections_of_one_that_does_not_read_are_bounded_together(pl
 async def test_all_that_do_not_read_are_bounded_together(place: Path) -> None:
     limits = Limits(soft_buffer=1_000_000, hard_buffer=2_000_000, total_buffer=4_000_000)
     async with open_house(place / "s", limits=limits, identity=ByToken()) as house:
-        names = [f"mallory-{number}" for number in range(20)]
-        slow = [await house.guest(name) for name in names for _ in range(3)]
-        for wire in slow:
-            wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        for number in range(60):
+            (await house.guest(f"mallory-{number // 3}")).pause()
         theirs = tuple(house.host.opened)
-        for conn in theirs:
-            conn.notify("queued", {"message": "x" * 400_000})
-        for _ in range(30):
+        for size in (400_000, *[10_000] * 30):
             for conn in theirs:
-                conn.notify("queued", {"message": "x" * 10_000})
+                conn.notify("queued", {"message": "x" * size})
         assert sum(conn.buffered for conn in theirs) < 4_000_000 + 20 * 10_000
         await (await house.guest("alice")).call(Method.STATUS)
 
@@ -649,7 +447,7 @@ async def test_connections_are_bounded(place: Path) -> None:
     async with open_house(place / "s", limits=Limits(connections_per_user=2)) as house:
         first, _second = await house.guest(), await house.guest()
         third = await house.connect()
-        await third.send(Method.HELLO, protocol=1, client=CLIENT)
+        await third.greet()
         error = await third.error()
         assert error.error.reason is Reason.RATE_LIMITED
         assert "You have too many" in error.error.message
@@ -677,27 +475,16 @@ async def test_those_who_say_nothing_go_first(place: Path) -> None:
 
 
 async def test_one_who_takes_all_places_gives_them_up_for_others(place: Path) -> None:
-    async with open_house(
-        place / "s",
-        limits=Limits(connections=4),
-        identity=ByToken(),
-    ) as house:
-
-        async def come(name: str) -> Wire:
-            wire = await house.connect()
-            await wire.send(Method.HELLO, protocol=1, client=CLIENT, token=name)
-            return wire
-
-        bobs = [await come("bob") for _ in range(4)]
-        for wire in bobs:
-            assert isinstance(await wire.next(), Answer)
+    limits = Limits(connections=4)
+    async with open_house(place / "s", limits=limits, identity=ByToken()) as house:
+        bobs = [await house.guest("bob") for _ in range(4)]
         # All run as one OS user, as in containers: what counts is whose the token is.
-        alice = await come("alice")
-        assert isinstance(await alice.next(), Answer)
+        alice = await house.guest("alice")
         assert "you have most" in (await bobs[3].error()).error.message
         assert await bobs[3].ended()
         await bobs[0].call(Method.STATUS)
-        again = await come("bob")
+        again = await house.connect()
+        await again.greet(token="bob")
         assert "too many connections; try again" in (await again.error()).error.message
         await alice.call(Method.STATUS)
 
@@ -706,9 +493,8 @@ async def test_nothing_is_left_of_those_who_went(place: Path) -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
 
-    async with open_house(
-        place / "s", limits=Limits(connections=3, connections_per_user=3)
-    ) as house:
+    limits = Limits(connections=3, connections_per_user=3)
+    async with open_house(place / "s", limits=limits) as house:
 
         async def come_and_go(count: int) -> None:
             gone = len(house.host.closed)
@@ -733,8 +519,7 @@ async def test_a_client_that_does_not_read_delays_nobody(place: Path) -> None:
     limits = Limits(soft_buffer=100_000, hard_buffer=1_000_000)
     async with open_house(place / "s", limits=limits) as house:
         slow, quick = await house.guest(), await house.guest()
-        # asyncio's reader must not read for it.
-        slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        slow.pause()
         conn = house.host.opened[0]
         news = {"status": "x" * 10_000}
         sent = 0
@@ -746,7 +531,7 @@ async def test_a_client_that_does_not_read_delays_nobody(place: Path) -> None:
             assert not conn.notify("changed", news)
             await quick.call(Method.STATUS)
         assert not house.host.closed
-        slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        slow.read_on()
         for _ in range(sent):
             assert isinstance(await slow.next(), Notification)
         assert conn.notify("changed", {"status": "the newest"})
@@ -759,9 +544,8 @@ async def test_a_client_that_does_not_read_delays_nobody(place: Path) -> None:
 async def test_one_long_message_cuts_nobody_off(place: Path) -> None:
     """Longer than the hard bound: it was not the client who let it pile up."""
 
-    async with open_house(
-        place / "s", limits=Limits(soft_buffer=100_000, hard_buffer=500_000)
-    ) as house:
+    limits = Limits(soft_buffer=100_000, hard_buffer=500_000)
+    async with open_house(place / "s", limits=limits) as house:
         house.host.answer = "x" * 2_000_000
         guest = await house.guest()
         for _ in range(3):
@@ -787,7 +571,7 @@ async def test_ending_does_not_wait_for_a_client_that_never_reads(place: Path) -
     house = make(place / "s", limits=Limits(hello_timeout=1.0, soft_buffer=10_000_000))
     await house.transport.start()
     rude = await house.guest()
-    rude.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    rude.pause()
     conn = house.host.opened[0]
     conn.notify("queued", {"message": "x" * 5_000_000})
     async with asyncio.timeout(WITHIN):
@@ -836,9 +620,7 @@ async def test_a_home_may_have_a_longer_name_than_a_socket(place: Path) -> None:
     """Linux takes 107 bytes for a socket's path."""
     folder = place / ("long-" * 30) / "runtime"
     async with open_house(folder / "s") as house:
-        reader, writer = await open_streams(str(folder / "s"))
-        wire = Wire(reader, writer)
-        house.wires.append(wire)
+        wire = house.takes(Wire(*await open_streams(str(folder / "s"))))
         await (await wire.hello()).call(Method.STATUS)
         assert mode(folder / "s") == 0o600
     assert list(folder.iterdir()) == [], "the socket is removed at the end"
@@ -853,9 +635,7 @@ async def test_a_node_manager_whose_folder_was_emptied_is_found_again(
         guest = await house.guest()
         for _ in range(2):
             shutil.rmtree(place / "run")
-            async with asyncio.timeout(WITHIN):
-                while not sockets.answers(place / "run" / "s"):
-                    await asyncio.sleep(0.01)
+            await soon(lambda: sockets.answers(place / "run" / "s"))
             await (await house.guest()).call(Method.STATUS)
         await guest.call(Method.STATUS)  # it is connected still
 
@@ -867,9 +647,7 @@ async def test_a_socket_for_everybody_says_when_it_was_listened_at_last(
 
     async with open_house(place / "s", shared=True) as _house:
         os.utime(place / "s", (1.0, 1.0))
-        async with asyncio.timeout(WITHIN):
-            while (place / "s").stat().st_mtime == 1.0:
-                await asyncio.sleep(0.01)
+        await soon(lambda: (place / "s").stat().st_mtime != 1.0)
 
 
 async def test_a_live_node_managers_socket_is_left_alone(place: Path) -> None:
