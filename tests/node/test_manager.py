@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from support.examples import examples
+from support.loop import soon
 from support.policy_world import plain_config
 
 from jupyter_gpushare.daemon.clock import Clock
@@ -125,7 +126,7 @@ class Forbidding(Obliging):
 
 @contextlib.asynccontextmanager
 async def managing(
-    path: Path,
+    folder: Path,
     *,
     processes: type[Obliging] = Obliging,
     config: PolicyConfig | None = None,
@@ -135,7 +136,7 @@ async def managing(
     manager = Manager(
         config=config or plain_config(max_tasks_per_gpu=1),
         clock=CLOCK,
-        ledger=FlakyLedger(path),  # type: ignore[arg-type]
+        ledger=FlakyLedger(folder / "ledger.sqlite"),  # type: ignore[arg-type]
         inventory=inventory or SimulatedInventory("2x24GiB"),
         processes=processes,
         **more,
@@ -162,36 +163,29 @@ class Dumb(SimulatedInventory):
         return super().read()
 
 
+def problems(manager: Manager) -> list[str]:
+    return [str(books.problem) for books in manager.state.gpus.values() if books.problem]
+
+
 async def test_nothing_is_granted_on_an_old_measurement(tmp_path: Path) -> None:
     """The driver was updated under way: what was measured before says nothing of now."""
     inventory = Dumb("1x24GiB")
 
     async with managing(
-        tmp_path / "ledger.sqlite",
+        tmp_path,
         inventory=inventory,
         measure_interval=0.01,
         measured_within=0.1,
     ) as manager:
         inventory.problem = "Its library and its kernel module differ."
-        (books,) = manager.state.gpus.values()
-        async with asyncio.timeout(60):
-            while books.problem is None:
-                await asyncio.sleep(0.01)
-                (books,) = manager.state.gpus.values()
-        assert books.problem == (
+        (problem,) = await soon(lambda: problems(manager))
+        assert problem == (
             "Its library and its kernel module differ, and for 0.1 s nothing was measured."
         )
-        granted = asyncio.Event()
         lease = ask(1)
         assert isinstance(await manager.submit(lease), core.Wait), "it waits, and is not lost"
-        manager.listeners.append(
-            lambda outcome, state: (
-                granted.set() if state.leases[lease.lease].phase is LeasePhase.HELD else None
-            )
-        )
         inventory.problem = None
-        async with asyncio.timeout(60):
-            await granted.wait()
+        await soon(lambda: manager.state.leases[lease.lease].phase is LeasePhase.HELD)
 
 
 class Still(Obliging):
@@ -220,7 +214,7 @@ async def test_a_program_is_idle_while_nothing_of_it_computes(
     monkeypatch.setattr(Still, "works", False)
 
     async with managing(
-        tmp_path / "ledger.sqlite",
+        tmp_path,
         processes=Still,
         inventory=Seen("1x24GiB"),
         measure_interval=0.01,
@@ -229,9 +223,7 @@ async def test_a_program_is_idle_while_nothing_of_it_computes(
         await manager.submit(lease)
 
         async def is_(activity: Activity) -> None:
-            async with asyncio.timeout(60):
-                while manager.state.leases[lease.lease].activity is not activity:
-                    await asyncio.sleep(0.01)
+            await soon(lambda: manager.state.leases[lease.lease].activity is activity)
 
         await is_(Activity.IDLE)
         Still.works = True
@@ -240,7 +232,7 @@ async def test_a_program_is_idle_while_nothing_of_it_computes(
         await is_(Activity.IDLE)
 
 
-def test_a_driver_that_hangs_is_no_measurement(tmp_path: Path) -> None:
+async def test_a_driver_that_hangs_is_no_measurement(tmp_path: Path) -> None:
     hangs = threading.Event()
 
     class Hanging(Dumb):
@@ -251,20 +243,12 @@ def test_a_driver_that_hangs_is_no_measurement(tmp_path: Path) -> None:
 
     inventory = Hanging("1x24GiB")
 
-    async def story() -> None:
-        path = tmp_path / "ledger.sqlite"
-        more: dict[str, Any] = {"measure_interval": 0.01, "measured_within": 0.1}
-        async with managing(path, inventory=inventory, **more) as manager:
-            inventory.problem = "It hangs."
-            async with asyncio.timeout(60):
-                while all(books.problem is None for books in manager.state.gpus.values()):
-                    await asyncio.sleep(0.01)
-            (books,) = manager.state.gpus.values()
-            assert "does not answer, and for 0.1 s nothing was measured" in str(books.problem)
-            hangs.set()
-
+    more: dict[str, Any] = {"measure_interval": 0.01, "measured_within": 0.1}
     try:
-        asyncio.run(story())
+        async with managing(tmp_path, inventory=inventory, **more) as manager:
+            inventory.problem = "It hangs."
+            (problem,) = await soon(lambda: problems(manager))
+            assert "does not answer, and for 0.1 s nothing was measured" in problem
     finally:
         hangs.set()
 
@@ -299,6 +283,17 @@ def durable(manager: Manager) -> tuple[State, set[str]]:
     return state, granted
 
 
+def granted_by(manager: Manager) -> list[str]:
+    """The leases whose grants listeners hear of from now on."""
+    told: list[str] = []
+    manager.listeners.append(
+        lambda outcome, _: told.extend(
+            event.lease for event in outcome.events if isinstance(event, LeaseGranted)
+        )
+    )
+    return told
+
+
 def books(state: State) -> object:
     """What must not be lost, in comparable form."""
     live = {n: x.phase for n, x in state.leases.items() if x.phase is not LeasePhase.ENDED}
@@ -325,24 +320,16 @@ STEPS = st.lists(
 def test_whatever_the_disk_does_nothing_is_told_that_is_not_on_it(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]], full: list[bool]
 ) -> None:
-    path = tmp_path_factory.mktemp("ledger") / "ledger.sqlite"
-
     async def story() -> None:
-        async with managing(path, check=True) as manager:
+        async with managing(tmp_path_factory.mktemp("ledger"), check=True) as manager:
             disk(manager).full.extend(full)
-            told: set[str] = set()
-
-            def heard(outcome: Outcome, state: State) -> None:
-                told.update(e.lease for e in outcome.events if isinstance(e, LeaseGranted))
-                if isinstance(outcome.decision, core.Grant):
-                    told.add(outcome.decision.lease)
-
-            manager.listeners.append(heard)
+            told = granted_by(manager)
             for number, (what, which) in enumerate(steps):
                 asked = command(manager, number, what, which)
                 decision = await manager.submit(asked)
+                told += [decision.lease] if isinstance(decision, core.Grant) else []
                 state, granted = await manager.in_ledger(lambda: durable(manager))
-                assert told <= granted, "a grant was told that a crash would undo"
+                assert granted.issuperset(told), "a grant was told that a crash would undo"
                 if isinstance(asked, cmd.SetQuota) and isinstance(decision, core.Done):
                     assert state.quotas.overrides[asked.environment].quota == asked.quota
             for _ in range(len(full) + 3):  # the disk is well again; each command tries it
@@ -391,7 +378,7 @@ def orders(manager: Manager) -> list[cmd.Command]:
 async def test_an_order_that_cannot_be_written_is_refused_and_nothing_changes(
     tmp_path: Path,
 ) -> None:
-    async with managing(tmp_path / "ledger.sqlite", check=True) as manager:
+    async with managing(tmp_path, check=True) as manager:
         for order in orders(manager):
             before = manager.state.quotas, manager.state.out
             disk(manager).full.append(True)
@@ -408,7 +395,7 @@ async def test_an_order_that_cannot_be_written_is_refused_and_nothing_changes(
 
 
 async def test_orders_outlive_a_loss_of_power_which_no_lease_does(tmp_path: Path) -> None:
-    async with managing(tmp_path / "ledger.sqlite") as manager:
+    async with managing(tmp_path) as manager:
         assert isinstance(await manager.submit(ask(1)), core.Grant)
         assert ({"LeaseQueued", "LeaseGranted"}, False) in disk(manager).flushed
         for order in orders(manager):
@@ -420,13 +407,8 @@ async def test_orders_outlive_a_loss_of_power_which_no_lease_does(tmp_path: Path
 async def test_a_disk_that_is_full_again_at_once_grants_nobody_in_between(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with managing(tmp_path / "ledger.sqlite", check=True) as manager:
-        told = []
-        manager.listeners.append(
-            lambda outcome, _: told.extend(
-                e.lease for e in outcome.events if isinstance(e, LeaseGranted)
-            )
-        )
+    async with managing(tmp_path, check=True) as manager:
+        told = granted_by(manager)
         for number, who in enumerate(("alice", "bob", "carol")):
             await manager.submit(ask(number, who))
         assert told == ["lease-0", "lease-1"]
@@ -436,14 +418,10 @@ async def test_a_disk_that_is_full_again_at_once_grants_nobody_in_between(
         await manager.submit(cmd.ProcessGone(at, process(10_000)))
         assert manager.state.problem == "The disk is full."
         await manager.submit(cmd.Tick(at, at))
-        async with asyncio.timeout(60):
-            while caplog.text.count("The ledger refused") < 2:
-                await asyncio.sleep(0)
+        await soon(lambda: caplog.text.count("The ledger refused") >= 2, every=0)
         assert told == ["lease-0", "lease-1"]
         assert manager.state.problem == "The disk is full."
-        async with asyncio.timeout(60):
-            while "lease-2" not in told:  # by itself, at the next tick
-                await asyncio.sleep(0.01)
+        await soon(lambda: "lease-2" in told)  # by itself, at the next tick
         _, granted = await manager.in_ledger(lambda: durable(manager))
         assert "lease-2" in granted
 
@@ -451,7 +429,7 @@ async def test_a_disk_that_is_full_again_at_once_grants_nobody_in_between(
 async def test_a_broken_invariant_stops_grants_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with managing(tmp_path / "ledger.sqlite", check=True) as manager:
+    async with managing(tmp_path, check=True) as manager:
         held = await manager.submit(ask(1))
         assert isinstance(held, core.Grant)
 
@@ -479,12 +457,9 @@ async def test_a_process_that_may_not_be_watched_is_tried_again(tmp_path: Path) 
             super().__init__(*given)
             made.append(self)
 
-    path = tmp_path / "ledger.sqlite"
-    async with managing(path, processes=Remembered, retry_interval=0.01) as manager:
+    async with managing(tmp_path, processes=Remembered, retry_interval=0.01) as manager:
         assert isinstance(await manager.submit(ask(1)), core.Grant)
-        async with asyncio.timeout(60):
-            while process(10_001) not in made[0].watched:
-                await asyncio.sleep(0.01)
+        await soon(lambda: process(10_001) in made[0].watched)
         assert made[0].refusals == 3
         assert not manager.crashed.is_set()
 
@@ -496,41 +471,24 @@ async def test_a_process_that_may_not_be_signalled_is_only_reported(
         heartbeat_timeout=0.1, restart_grace=0.0, stalled_action=HolderAction.KILL
     )
 
-    path = tmp_path / "ledger.sqlite"
-    async with managing(path, processes=Forbidding, config=config) as manager:
+    async with managing(tmp_path, processes=Forbidding, config=config) as manager:
         assert isinstance(await manager.submit(ask(1)), core.Grant)
-        async with asyncio.timeout(60):
-            while "May not send SIGKILL" not in caplog.text:
-                await asyncio.sleep(0.01)
+        await soon(lambda: "May not send SIGKILL" in caplog.text)
         assert isinstance(await manager.submit(ask(2)), core.Grant)
 
 
-async def test_a_bug_in_the_loop_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("where", "what"), [(core, "step"), (FlakyLedger, "append")])
+async def test_a_bug_in_the_loop_is_noticed_and_nobody_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Any, what: str
 ) -> None:
-    def bug(*_: object) -> None:
+    """What is not on disk is not told, whatever the ledger died of: it is no observer."""
+    told: list[object] = []
+
+    def bug(*_: object, **_more: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    async with managing(tmp_path / "ledger.sqlite") as manager:
-        monkeypatch.setattr(core, "step", bug)
-        manager.ask(ask(1), owner=NODE)
-        async with asyncio.timeout(60):
-            await manager.crashed.wait()
-        assert isinstance(manager.crash, ZeroDivisionError)
-
-
-async def test_a_ledger_that_breaks_is_no_observer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is not on disk is not told, whatever the ledger died of."""
-
-    async with managing(tmp_path / "ledger.sqlite") as manager:
-        told: list[object] = []
-
-        def bug(*_: object, **_more: object) -> None:
-            raise ZeroDivisionError("a bug in the ledger")
-
-        monkeypatch.setattr(FlakyLedger, "append", bug)
+    async with managing(tmp_path) as manager:
+        monkeypatch.setattr(where, what, bug)
         manager.listeners.append(lambda outcome, state: told.append(outcome))
         manager.ask(ask(1), told.append, owner=NODE)
         async with asyncio.timeout(60):
@@ -539,28 +497,24 @@ async def test_a_ledger_that_breaks_is_no_observer(
         assert told == []
 
 
-def test_who_holds_a_lease_pays_for_the_end_of_its_process(tmp_path: Path) -> None:
+async def test_who_holds_a_lease_pays_for_the_end_of_its_process(tmp_path: Path) -> None:
     """A thousand processes that end are in their person's line, not in the node manager's own."""
     paid: list[str] = []
 
-    async def story() -> None:
-        async with managing(tmp_path / "ledger.sqlite") as manager:
-            manager.charges = SimpleNamespace(
-                wrote=lambda owner, size: paid.append(owner), took=FREE.took, owes=FREE.owes
-            )
-            granted = ask(1, "mallory")
-            await manager.submit(granted, owner="mallory")
-            paid.clear()
-            manager._process_gone(granted.task.process)
-            async with asyncio.timeout(60):
-                while "lease-1" in manager.state.leases:  # until a measurement, where it drains
-                    await asyncio.sleep(0.01)
-
-    asyncio.run(story())
+    async with managing(tmp_path) as manager:
+        manager.charges = SimpleNamespace(
+            wrote=lambda owner, size: paid.append(owner), took=FREE.took, owes=FREE.owes
+        )
+        granted = ask(1, "mallory")
+        await manager.submit(granted, owner="mallory")
+        paid.clear()
+        manager._process_gone(granted.task.process)
+        # Until a measurement, where it drains.
+        await soon(lambda: "lease-1" not in manager.state.leases)
     assert set(paid) == {"mallory"}
 
 
-def test_a_broken_observer_stops_nothing_and_is_told_once(
+async def test_a_broken_observer_stops_nothing_and_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nor does it keep what happened from those who come after it."""
@@ -572,38 +526,29 @@ def test_a_broken_observer_stops_nothing_and_is_told_once(
     def well(outcome: Outcome, state: State) -> None:
         heard.append(type(outcome.command).__name__)
 
-    async def story() -> None:
-        path = tmp_path / "ledger.sqlite"
-        async with managing(path, recorder=broken, measure_interval=0.01) as manager:
-            manager.listeners += [broken, well]
-            manager.measured.append(broken)
-            manager.ask(ask(1), broken, owner=NODE)
-            for number in (2, 3):
-                assert isinstance(await manager.submit(ask(number)), core.Grant | core.Wait)
-            before = manager.readings.at
-            async with asyncio.timeout(60):
-                while manager.readings.at == before:
-                    await asyncio.sleep(0.01)
-            assert set(manager.state.leases) == {"lease-1", "lease-2", "lease-3"}
-            assert heard.count("RequestLease") == 3
-            assert not manager.crashed.is_set()
-
-    asyncio.run(story())
+    async with managing(tmp_path, recorder=broken, measure_interval=0.01) as manager:
+        manager.listeners += [broken, well]
+        manager.measured.append(broken)
+        manager.ask(ask(1), broken, owner=NODE)
+        for number in (2, 3):
+            assert isinstance(await manager.submit(ask(number)), core.Grant | core.Wait)
+        before = manager.readings.at
+        await soon(lambda: manager.readings.at != before)
+        assert set(manager.state.leases) == {"lease-1", "lease-2", "lease-3"}
+        assert heard.count("RequestLease") == 3
+        assert not manager.crashed.is_set()
     assert caplog.text.count("broken failed.") == 1
     assert caplog.text.count("ZeroDivisionError: a bug") == 1, "with the story of it"
 
 
-def test_who_waits_is_answered_before_those_who_look_on_are_told(tmp_path: Path) -> None:
+async def test_who_waits_is_answered_before_those_who_look_on_are_told(tmp_path: Path) -> None:
     told: list[str] = []
 
-    async def scenario() -> None:
-        async with managing(tmp_path / "ledger") as manager:
-            manager.listeners.append(lambda outcome, state: told.append("listener"))
-            for number in (1, 2):  # decided together
-                manager.ask(ask(number), lambda decision: told.append("answer"), owner=NODE)
-            await manager.submit(cmd.Tick(CLOCK.boot(), CLOCK.boot()))
-
-    asyncio.run(scenario())
+    async with managing(tmp_path) as manager:
+        manager.listeners.append(lambda outcome, state: told.append("listener"))
+        for number in (1, 2):  # decided together
+            manager.ask(ask(number), lambda decision: told.append("answer"), owner=NODE)
+        await manager.submit(cmd.Tick(CLOCK.boot(), CLOCK.boot()))
     assert told[:4] == ["answer", "answer", "listener", "listener"]
 
 
@@ -620,13 +565,11 @@ async def test_a_ledger_that_cannot_be_read_stops_nobody(
 
     monkeypatch.setattr(Reads, "usage", usage)
 
-    async with managing(tmp_path / "ledger.sqlite", budget_interval=0.01) as manager:
+    async with managing(tmp_path, budget_interval=0.01) as manager:
         bob = EnvironmentName("bob")
         quota = Quota(1, gpu_hours=5.0)
         await manager.submit(cmd.SetQuota(CLOCK.boot(), bob, quota, bob))
-        async with asyncio.timeout(60):
-            while len(tries) < 3:  # at the start, and then again and again
-                await asyncio.sleep(0.01)
+        await soon(lambda: len(tries) >= 3)  # at the start, and then again and again
         assert isinstance(await manager.submit(ask(1)), core.Grant)
 
 
@@ -653,52 +596,44 @@ async def test_nothing_is_read_while_no_quota_has_a_budget(
 
     monkeypatch.setattr(Reads, "usage", usage)
 
-    async with managing(tmp_path / "ledger.sqlite", budget_interval=0.01) as manager:
+    async with managing(tmp_path, budget_interval=0.01) as manager:
         rounds = Rounds()
         manager._budgets_wanted = rounds
-        async with asyncio.timeout(60):
-            while rounds.begun < 5:
-                await asyncio.sleep(0.01)
+        await soon(lambda: rounds.begun >= 5)
         assert len(calls) == 1, "once at the start, before the first grant"
         alice = EnvironmentName("alice")
         quota = Quota(1, gpu_hours=5.0)
         await manager.submit(cmd.SetQuota(CLOCK.boot(), alice, quota, alice))
-        async with asyncio.timeout(60):
-            while len(calls) < 3:
-                await asyncio.sleep(0.01)
+        await soon(lambda: len(calls) >= 3)
 
 
-def test_half_of_what_is_available_is_for_parking(tmp_path: Path) -> None:
+async def test_half_of_what_is_available_is_for_parking(tmp_path: Path) -> None:
     """What was parked before a restart counts: it is there already, and the budget stays."""
-    path = tmp_path / "ledger.sqlite"
     looked: list[int] = []
 
     def look() -> Room:
         looked.append(1)
         return Room(40 * 2**30, "the host's memory")
 
-    async def run() -> None:
-        async with managing(path, host_memory=look) as manager:
-            assert manager.config.parked_memory == 20 * 2**30
-            await manager.submit(ask(1))
-            told = {
-                "lease": LeaseId("lease-1"),
-                "environment": EnvironmentName("alice"),
-                "process": process(10_001),
-            }
-            at = CLOCK.boot()
-            await manager.submit(cmd.SetActivity(at, **told, activity=Activity.IDLE))
-            await manager.submit(cmd.PlanParking(at, **told, memory=4 * 2**30))
-            done = await manager.submit(cmd.Park(at, **told, rung=Rung.DRIVER, memory=4 * 2**30))
-            assert not isinstance(done, Refuse), done
-        async with managing(path, host_memory=look) as manager:
-            assert manager.state.parked_memory() == 4 * 2**30
-            assert manager.config.parked_memory == 22 * 2**30
-        said = plain_config(parked_memory=2**30)
-        async with managing(path, host_memory=look, config=said) as manager:
-            assert manager.config.parked_memory == 2**30
-
-    asyncio.run(run())
+    async with managing(tmp_path, host_memory=look) as manager:
+        assert manager.config.parked_memory == 20 * 2**30
+        await manager.submit(ask(1))
+        told = {
+            "lease": LeaseId("lease-1"),
+            "environment": EnvironmentName("alice"),
+            "process": process(10_001),
+        }
+        at = CLOCK.boot()
+        await manager.submit(cmd.SetActivity(at, **told, activity=Activity.IDLE))
+        await manager.submit(cmd.PlanParking(at, **told, memory=4 * 2**30))
+        done = await manager.submit(cmd.Park(at, **told, rung=Rung.DRIVER, memory=4 * 2**30))
+        assert not isinstance(done, Refuse), done
+    async with managing(tmp_path, host_memory=look) as manager:
+        assert manager.state.parked_memory() == 4 * 2**30
+        assert manager.config.parked_memory == 22 * 2**30
+    said = plain_config(parked_memory=2**30)
+    async with managing(tmp_path, host_memory=look, config=said) as manager:
+        assert manager.config.parked_memory == 2**30
     assert len(looked) == 2
 
 
@@ -713,7 +648,7 @@ async def test_budgets_are_charged_the_time_of_turns(tmp_path: Path) -> None:
         ledger.append([Record("LeaseEnded", 3601.0, wall + 3600.0, "alice", "L", gone)])
         ledger.write_snapshot([])  # the lease itself is history
 
-    async with managing(path) as manager:
+    async with managing(tmp_path) as manager:
         (row,) = await manager.reads.ask("", lambda reads: reads.usage(0.0, CLOCK.wall(), None))
         assert row.gpu_seconds_held == pytest.approx(3600.0)
         assert manager.state.budget(EnvironmentName("alice")).spent == pytest.approx(1 / 3)

@@ -18,6 +18,7 @@ from hypothesis import given, settings, strategies as st
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 from support.exporter import samples
+from support.loop import soon
 from support.node import RemoteError, RunningNode, token_file, until
 
 from jupyter_gpushare.daemon import metricsport
@@ -99,9 +100,7 @@ async def test_a_user_of_this_host_is_one_from_whatever_address(port: int) -> No
             source = (f"127.3.2.{number}", 0)
             wire = socket.create_connection(("127.0.0.1", port), 20, source)
             stack.enter_context(wire)
-        async with asyncio.timeout(60):
-            while len(server._open) < 3:
-                await asyncio.sleep(0.01)
+        await soon(lambda: len(server._open) >= 3)
         assert set(server._open.values()) == {f"user {os.getuid()} of this host"}
     server.stop()
     await server.close_all_connections()

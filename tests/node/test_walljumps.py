@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 from support.clock import FakeClock
+from support.loop import soon
 from support.policy_world import plain_config
 
 from jupyter_gpushare.ledger.ledger import Ledger
@@ -114,12 +115,6 @@ class Watched:
         return getattr(self.real, name)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 async def test_history_outlives_a_clock_that_jumps_91_days(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -151,13 +146,13 @@ async def test_history_outlives_a_clock_that_jumps_91_days(
             await manager.close()
 
     async with managing() as (manager, ledger):
-        await until(lambda: ledger.looks >= 2)
+        await soon(lambda: ledger.looks >= 2)
         clock.advance(600.0)
         clock.set_forward(91 * DAY)
         before = ledger.looks
-        await until(lambda: ledger.looks >= before + 3)
+        await soon(lambda: ledger.looks >= before + 3)
     async with managing() as (manager, ledger):
-        await until(lambda: ledger.looks >= 3)
+        await soon(lambda: ledger.looks >= 3)
 
         def first() -> set[str]:
             return {record.kind for record in ledger.real.history(None, 1000)}
