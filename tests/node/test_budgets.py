@@ -8,14 +8,17 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from support.ledgers import BOOT, ended, granted, open_ledger
 from support.node import NodeClient, RemoteError, RunningNode, token_file
 
-from jupyter_gpushare.ledger.ledger import Ledger, Record
+from jupyter_gpushare.ledger.ledger import Ledger
+from jupyter_gpushare.ledger.usage import DAY
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method, Notice
 
@@ -106,14 +109,8 @@ def test_a_restart_grants_nothing_before_it_knows_what_was_spent(tmp_path: Path)
         # What the time until now would have left there, had it been an hour and a half.
         ledger = Ledger.open(running.ledger, history=1e6, wall=time.time())
         wall, at = time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)
-        granted = {"gpus": [{"gpu": "GPU-1", "memory": 1}], "activity": "busy"}
-        ended = {"reason": "released", "detail": "", "v": 1}
-        ledger.append(
-            [
-                Record("LeaseGranted", at - 6000, wall - 6000, "alice", "old", granted),
-                Record("LeaseEnded", at - 600, wall - 600, "alice", "old", ended),
-            ]
-        )
+        held = (granted(at - 6000, "old"), ended(at - 600, "old"))
+        ledger.append([replace(one, wall=one.at - at + wall) for one in held])
         _skip_for_the_policy(ledger)
         ledger.close()
         running.start()
@@ -145,20 +142,16 @@ def test_when_so_much_will_have_left_the_window(
     rolled: bool,
 ) -> None:
     """What the window that far on lacks is what was asked for, spans, hours and running leases."""
-    now = 1.7e9
-    since = now - 7 * 86400.0
+    age = 10 * DAY  # of the boot
+    now, since = BOOT + age, BOOT + age - 7 * DAY
+    records = []
+    for number, (back, length, gpus, ends) in enumerate(spans):
+        start, name = age - back, f"l{number}"
+        records += [granted(start, name, gpus=gpus)]
+        records += [ended(min(age, start + length), name)] if ends else []
     path = tmp_path_factory.mktemp("ledger") / "ledger.sqlite"
-    ledger = Ledger.open(path, history=90 * 86400.0, wall=now)
-    try:
-        for number, (back, length, gpus, ends) in enumerate(spans):
-            start, name = now - back, f"l{number}"
-            parts = [{"gpu": f"g{n}", "memory": 1} for n in range(gpus)]
-            data: Any = {"gpus": parts, "activity": "busy"}
-            ledger.append([Record("LeaseGranted", start - 1e9, start, "alice", name, data)])
-            end = min(now, start + length)
-            if ends:
-                gone = {"reason": "released"}
-                ledger.append([Record("LeaseEnded", end - 1e9, end, "alice", name, gone)])
+    with contextlib.closing(open_ledger(path, history=90 * DAY)) as ledger:
+        ledger.append(records)
         if rolled:
             ledger.prune(now)
 
@@ -173,5 +166,3 @@ def test_when_so_much_will_have_left_the_window(
             assert wait is not None
             left = total - held(since + wait)
             assert left == pytest.approx(total * share, rel=0.01, abs=60.0)
-    finally:
-        ledger.close()

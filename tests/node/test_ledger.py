@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import sqlite3
 import stat
 import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from support.disk import fill, remount, tiny_disk
 from support.examples import examples
+from support.ledgers import BOOT, Opens, active, ended, granted, open_ledger, record
 
 from jupyter_gpushare.ledger import ledger as ledger_module
 from jupyter_gpushare.ledger.ledger import (
-    JSON,
     Ledger,
     LedgerError,
     LedgerFailed,
@@ -35,67 +34,22 @@ from jupyter_gpushare.ledger.ledger import (
     Record,
     UsageRow,
 )
-
-BOOT = 1_700_000_000.0  # wall time at boot of every test's machine
-DAY = 86400.0
-HISTORY = 30 * DAY
-
-
-def open_ledger(path: Path, history: float = HISTORY, wall: float = BOOT) -> Ledger:
-    return Ledger.open(path, history=history, wall=wall)
-
-
-def record(
-    kind: str,
-    at: float,
-    environment: str | None = "alice",
-    lease: str | None = None,
-    **data: JSON,
-) -> Record:
-    return Record(kind, at, BOOT + at, environment, lease, data)
-
-
-def granted(at: float, lease: str, environment: str = "alice", gpus: int = 1) -> Record:
-    chosen = [{"gpu": f"GPU-{number}", "memory": 2**30} for number in range(gpus)]
-    return record("LeaseGranted", at, environment, lease, gpus=chosen, activity="busy")
-
-
-def activity(at: float, lease: str, state: str) -> Record:
-    return record("ActivityChanged", at, "alice", lease, activity=state)
-
-
-def ended(at: float, lease: str, reason: str = "released") -> Record:
-    return record("LeaseEnded", at, "alice", lease, reason=reason)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state" / "ledger.sqlite"
-
-
-@pytest.fixture
-def ledger(path: Path) -> Iterator[Ledger]:
-    opened = open_ledger(path)
-    yield opened
-    opened.close()
-
+from jupyter_gpushare.ledger.usage import DAY
 
 # -- records ---------------------------------------------------------------------------------
 
 
-def test_records_survive_a_restart_in_order(path: Path) -> None:
+def test_records_survive_a_restart_in_order(path: Path, opens: Opens) -> None:
     records = [record("Noted", float(n), None, None, n=n, text="héllo \ud800") for n in range(5)]
-    ledger = open_ledger(path)
+    ledger = opens(path)
     assert ledger.append(records[:2]) == 2
     assert ledger.append([]) == 2
     assert ledger.append(records[2:]) == 5
     ledger.close()
-    ledger.close()
 
-    again = open_ledger(path)
+    again = opens(path)
     assert again.load() == ([], records)
     assert again.notice is None
-    again.close()
 
 
 def test_a_snapshot_stands_for_what_came_before_it(ledger: Ledger) -> None:
@@ -144,28 +98,16 @@ def test_the_files_are_for_their_owner_only(ledger: Ledger, path: Path) -> None:
 # -- one writer ------------------------------------------------------------------------------
 
 
-def test_a_second_node_manager_is_refused_until_the_first_is_gone(path: Path) -> None:
-    first = open_ledger(path)
-    with pytest.raises(LedgerInUse, match="another node manager"):
-        open_ledger(path)
-    first.append([record("Noted", 1.0)])
-    first.close()
-    second = open_ledger(path)
-    assert len(second.load()[1]) == 1
-    second.close()
-
-
-def test_an_outside_program_that_holds_the_file_is_named(path: Path) -> None:
-    open_ledger(path).close()
+def test_an_outside_program_that_holds_the_file_is_named(path: Path, opens: Opens) -> None:
+    opens(path)
     shell = sqlite3.connect(path, isolation_level=None)
     shell.execute("BEGIN IMMEDIATE")
-    ledger = open_ledger(path)
+    ledger = opens(path)
     with pytest.raises(LedgerInUse, match="another program"):
         ledger.append([record("Noted", 1.0)])
     shell.execute("ROLLBACK")
     shell.close()
     ledger.append([record("Noted", 1.0)])
-    ledger.close()
 
 
 def test_others_read_and_copy_it_while_it_is_written(
@@ -181,11 +123,6 @@ def test_others_read_and_copy_it_while_it_is_written(
     shell.close()
     copy.close()
     ledger.append([record("Noted", 6.0)])
-    reader.close()
-
-
-def test_a_reader_cannot_write(ledger: Ledger) -> None:
-    reader = LedgerReader(ledger)
     with pytest.raises(LedgerError), reader._reading() as connection:
         connection.execute("DELETE FROM records")
     reader.close()
@@ -272,7 +209,7 @@ def test_a_killed_node_manager_leaves_no_lock(path: Path) -> None:
     with started(path) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        with pytest.raises(LedgerInUse):
+        with pytest.raises(LedgerInUse, match="another node manager"):
             open_ledger(path)
         child.kill()
     open_ledger(path).close()
@@ -318,53 +255,49 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_corrupt_ledger_is_set_aside_and_said_so(path: Path, damage: str) -> None:
+def test_a_corrupt_ledger_is_set_aside_and_said_so(path: Path, opens: Opens, damage: str) -> None:
     filled(path)
     DAMAGE[damage](path)
     damaged = path.read_bytes()
 
-    ledger = open_ledger(path)
-    aside = path.with_name("ledger.sqlite.corrupt-20231114T221320Z")
+    ledger = opens(path)
+    aside = path.with_name("ledger.sqlite.corrupt-20231114T000000Z")
     assert aside.read_bytes() == damaged
     assert ledger.notice is not None
     assert str(aside) in ledger.notice
     assert ledger.load() == ([], [])
     ledger.append([record("Noted", 1.0)])
-    ledger.close()
 
     # A second accident in the same second does not overwrite the first.
+    opens.close()
     path.write_bytes(b"junk" * 2000)
-    second = open_ledger(path)
+    opens(path)
     assert aside.read_bytes() == damaged
     assert aside.with_name(aside.name + "-2").read_bytes() == b"junk" * 2000
-    second.close()
-    reopened = open_ledger(path)
+    reopened = opens(path)
     assert reopened.notice is None
-    reopened.close()
 
 
-def test_the_log_goes_aside_with_its_file(path: Path) -> None:
+def test_the_log_goes_aside_with_its_file(path: Path, opens: Opens) -> None:
     filled(path)
     path.write_bytes(b"junk" * 2000)
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).write_bytes(b"old" + suffix.encode())
-    ledger = open_ledger(path)
-    aside = path.name + ".corrupt-20231114T221320Z"
+    opens(path)
+    aside = path.name + ".corrupt-20231114T000000Z"
     assert path.with_name(aside + "-wal").read_bytes() == b"old-wal"
     assert path.with_name(aside + "-shm").exists()
-    ledger.close()
 
 
-def test_a_damaged_log_does_not_stop_the_start(path: Path) -> None:
+def test_a_damaged_log_does_not_stop_the_start(path: Path, opens: Opens) -> None:
     """SQLite believes a log up to the first frame whose checksum is wrong."""
     killed(path, 2)
     log = path.with_name(path.name + "-wal")
     with log.open("ab") as file:
         file.write(os.urandom(5000))
-    ledger = open_ledger(path)
+    ledger = opens(path)
     assert ledger.notice is None
     assert len(ledger.load()[1]) >= 4
-    ledger.close()
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -481,8 +414,11 @@ def test_no_room_for_a_new_ledger_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("crashed", [False, True])
 def test_a_read_only_disk_keeps_what_is_known_and_refuses_more(
-    tmp_path: Path, crashed: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crashed: bool
 ) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     with tiny_disk(tmp_path / "disk", 8 << 20) as disk:
         path = disk / "ledger"
         if crashed:  # its log still beside it
@@ -494,6 +430,7 @@ def test_a_read_only_disk_keeps_what_is_known_and_refuses_more(
         ledger = open_ledger(path)
         snapshot, tail = ledger.load()
         assert tail or snapshot
+        assert list(scratch.iterdir()), "it is read in a copy"
         with pytest.raises(LedgerReadOnly, match="read-only"):
             ledger.append([record("Noted", 1e6)])
         with pytest.raises(LedgerReadOnly):
@@ -501,7 +438,10 @@ def test_a_read_only_disk_keeps_what_is_known_and_refuses_more(
         assert ledger.load() == (snapshot, tail)
         with pytest.raises(LedgerInUse):
             open_ledger(path)
+        ledger.close()
+        assert not list(scratch.iterdir())
 
+        ledger = open_ledger(path)
         remount(disk, "rw")
         more = record("Noted", 1e6)
         ledger.append([more])
@@ -550,7 +490,7 @@ def test_no_ledger_yet_on_a_read_only_disk(tmp_path: Path) -> None:
 
 
 def test_a_migration_that_fails_leaves_the_file_as_it_was(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, opens: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = filled(path)
 
@@ -562,9 +502,8 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(
     with pytest.raises(LedgerFailed):
         open_ledger(path)
     monkeypatch.undo()
-    ledger = open_ledger(path)
+    ledger = opens(path)
     assert ledger.load() == ([], records)
-    ledger.close()
 
 
 # -- usage -----------------------------------------------------------------------------------
@@ -591,11 +530,11 @@ def test_the_time_a_machine_was_off_is_nobodys(ledger: Ledger) -> None:
     assert ledger.usage(0.0, weekend + 600, None) == [UsageRow("alice", 1200.0, 1200.0, 2)]
 
 
-def test_usage_outlives_its_records(path: Path) -> None:
-    ledger = open_ledger(path, history=10 * DAY)
+def test_usage_outlives_its_records(path: Path, opens: Opens) -> None:
+    ledger = opens(path, history=10 * DAY)
     for day in range(40):
         at = day * DAY
-        ledger.append([granted(at, f"L{day}", gpus=2), activity(at + 1800, f"L{day}", "idle")])
+        ledger.append([granted(at, f"L{day}", gpus=2), active(at + 1800, f"L{day}", "idle")])
         ledger.append([ended(at + 7200, f"L{day}")])
     before = ledger.usage(BOOT, BOOT + 40 * DAY, None)
     assert before == [UsageRow("alice", 40 * 2 * 7200.0, 40 * 2 * 1800.0, 40)]
@@ -607,18 +546,16 @@ def test_usage_outlives_its_records(path: Path) -> None:
     assert len(kept) == 3 * 10
     assert min(row.wall for row in kept) >= now - 10 * DAY
     assert ledger.usage(BOOT - DAY, now, None) == before
-    ledger.close()
-    again = open_ledger(path, history=10 * DAY)
+    again = opens(path, history=10 * DAY)
     assert again.usage(BOOT - DAY, now, None) == before
     whole_hour = (now - 7 * DAY) // 3600 * 3600
     (week,) = again.usage(whole_hour, now, None)
     assert week.gpu_seconds_held == pytest.approx(7 * 2 * 7200.0)
     assert week.leases == 7
-    again.close()
 
 
-def test_prune_never_forgets_what_the_snapshot_does_not_cover(path: Path) -> None:
-    ledger = open_ledger(path, history=0.0)
+def test_prune_never_forgets_what_the_snapshot_does_not_cover(path: Path, opens: Opens) -> None:
+    ledger = opens(path, history=0.0)
     ledger.append([granted(1.0, "L1"), record("Noted", 2.0)])
     assert ledger.prune(BOOT + DAY) is False
     assert len(ledger.load()[1]) == 2
@@ -632,18 +569,16 @@ def test_prune_never_forgets_what_the_snapshot_does_not_cover(path: Path) -> Non
     assert ledger.history(None, 10) == []
     assert ledger.append([record("Noted", 3.0)]) == 3
     assert len(ledger.load()[1]) == 1
-    ledger.close()
 
 
-def test_prune_works_in_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prune_works_in_steps(path: Path, opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_module, "PRUNE_ROWS", 10)
-    ledger = open_ledger(path, history=0.0)
+    ledger = opens(path, history=0.0)
     ledger.append([record("Noted", float(n)) for n in range(35)])
     ledger.write_snapshot([])
     steps = [ledger.prune(BOOT + DAY) for _ in range(4)]
     assert steps == [True, True, True, False]
     assert ledger.history(None, 100) == []
-    ledger.close()
 
 
 LEASES = ("L1", "L2", "L3")
@@ -751,18 +686,3 @@ def test_one_machine_cannot_open_it_through_a_link_to_the_lock(path: Path) -> No
     with pytest.raises(LedgerFailed):
         open_ledger(path)
     assert target.read_text() == "precious"
-
-
-def test_no_temporary_copy_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    with tiny_disk(tmp_path / "disk", 1 << 20) as disk:
-        filled(disk / "ledger")
-        remount(disk, "ro")
-        ledger = open_ledger(disk / "ledger")
-        assert list(scratch.iterdir())
-        ledger.close()
-        assert list(scratch.iterdir()) == []
-        remount(disk, "rw")
-    shutil.rmtree(scratch)

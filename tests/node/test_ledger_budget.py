@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 from support.classyear import DAY, GIB, Classroom, classroom
+from support.ledgers import BOOT, Opens, active, granted, record
 
 from jupyter_gpushare.ledger import usage
 from jupyter_gpushare.ledger.budget import LedgerBudget, excess
@@ -31,40 +32,17 @@ from jupyter_gpushare.protocol.calls import parse_call
 from jupyter_gpushare.protocol.framing import encode
 
 MIB = 2**20
-BOOT = 1_700_000_000.0
-
-
-def record(kind: str, at: float, lease: str, who: str = "alice", **data: JSON) -> Record:
-    return Record(kind, at, BOOT + at, who, lease, data)
-
-
-def granted(at: float, lease: str, who: str = "alice") -> Record:
-    gpus = [{"gpu": "GPU-0", "memory": GIB}]
-    return record("LeaseGranted", at, lease, who, gpus=gpus, activity="busy")
 
 
 def toggles(count: int, start: float, lease: str = "L", who: str = "alice") -> list[Record]:
     """One a second, from busy."""
-    return [
-        record("ActivityChanged", start + n, lease, who, activity=("idle", "busy")[n % 2])
-        for n in range(count)
-    ]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.sqlite"
-
-
-def open_ledger(path: Path, history: float = 90 * DAY) -> Ledger:
-    return Ledger.open(path, history=history, wall=BOOT)
+    return [active(start + n, lease, ("idle", "busy")[n % 2], who) for n in range(count)]
 
 
 # -- toggling ----------------------------------------------------------------------------------
 
 
-def test_a_lease_that_toggles_leaves_two_records_a_minute(path: Path) -> None:
-    ledger = open_ledger(path)
+def test_a_lease_that_toggles_leaves_two_records_a_minute(ledger: Ledger) -> None:
     ledger.append([granted(0.0, "L")])
     for start in range(0, 600, 20):
         ledger.append(toggles(20, 1.0 + start))
@@ -74,13 +52,11 @@ def test_a_lease_that_toggles_leaves_two_records_a_minute(path: Path) -> None:
     assert (newest.at, newest.data["activity"]) == (600.0, "busy")
     # Usage counts each of them, as exactly as before.
     assert ledger.usage(BOOT, BOOT + 601, None) == [UsageRow("alice", 601.0, 301.0, 1)]
-    ledger.close()
 
 
-def test_what_happened_in_between_keeps_both(path: Path) -> None:
-    ledger = open_ledger(path)
+def test_what_happened_in_between_keeps_both(ledger: Ledger) -> None:
     ledger.append([granted(0.0, "L"), *toggles(3, 1.0)])
-    ledger.append([record("LeaseParked", 4.0, "L"), granted(5.0, "L"), *toggles(1, 6.0)])
+    ledger.append([record("LeaseParked", 4.0, lease="L"), granted(5.0, "L"), *toggles(1, 6.0)])
     ledger.append([*toggles(2, 7.0, "other", "bob"), *toggles(3, 7.0)])
     told = [(row.kind, row.at) for row in reversed(ledger.history("alice", 100))]
     assert told == [
@@ -92,19 +68,16 @@ def test_what_happened_in_between_keeps_both(path: Path) -> None:
         ("ActivityChanged", 6.0),
         ("ActivityChanged", 9.0),
     ]
-    ledger.close()
 
 
-def test_a_batch_that_fails_drops_nothing(path: Path) -> None:
-    ledger = open_ledger(path)
+def test_a_batch_that_fails_drops_nothing(ledger: Ledger) -> None:
     ledger.append([granted(0.0, "L"), *toggles(2, 1.0)])
     before = ledger.history(None, 100)
     with pytest.raises(ValueError, match=r"."):
-        ledger.append([*toggles(1, 3.0), record("Bad", float("nan"), "L")])
+        ledger.append([*toggles(1, 3.0), record("Bad", float("nan"), lease="L")])
     assert ledger.history(None, 100) == before
     ledger.append(toggles(1, 3.0))
     assert [row.at for row in ledger.history(None, 100)] == [3.0, 1.0, 0.0]
-    ledger.close()
 
 
 def replayed(ledger: Ledger) -> State:
@@ -251,10 +224,9 @@ async def test_a_class_fits_for_a_year(path: Path) -> None:
 
 
 def test_exact_usage_of_who_makes_too_much_of_it_is_added_up_early(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usage, "MOST_SPANS", 50)
-    ledger = open_ledger(path)
     ledger.append([granted(0.0, "L"), granted(0.0, "B", "bob"), *toggles(30, 1.0, "B", "bob")])
     ledger.append(toggles(1000, 1.0))
     before = ledger.usage(BOOT - DAY, BOOT + DAY, None)
@@ -267,22 +239,23 @@ def test_exact_usage_of_who_makes_too_much_of_it_is_added_up_early(
     for one, other in zip(before, after, strict=True):
         assert one.gpu_seconds_held == pytest.approx(other.gpu_seconds_held)
         assert one.gpu_seconds_busy == pytest.approx(other.gpu_seconds_busy)
-    ledger.close()
 
 
 # -- the file ----------------------------------------------------------------------------------
 
 
-def test_the_file_gives_back_what_is_forgotten(path: Path) -> None:
-    ledger = open_ledger(path, history=0.0)
+def test_the_file_gives_back_what_is_forgotten(path: Path, opens: Opens) -> None:
+    ledger = opens(path, history=0.0)
     for start in range(0, 2000, 1000):
-        ledger.append([record("Noted", float(start + n), "L", text="x" * 900) for n in range(1000)])
+        ledger.append(
+            [record("Noted", float(start + n), lease="L", text="x" * 900) for n in range(1000)]
+        )
     large, _ = ledger.size()
     ledger.write_snapshot([])
     while ledger.prune(BOOT + DAY):
         pass
     while ledger.shrink():
-        ledger.append([record("Noted", 2000.0, "L")])  # grants go on in between
+        ledger.append([record("Noted", 2000.0, lease="L")])  # grants go on in between
     size, used = ledger.size()
     assert used <= size < large / 10
     ledger.close()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.ledgers import BOOT, Opens, ended, granted
 from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import GIB, gpu
 
 from jupyter_gpushare.ledger.codec import to_record
-from jupyter_gpushare.ledger.ledger import JSON, Ledger, Record, UsageRow, Use, Uses
+from jupyter_gpushare.ledger.ledger import Ledger, UsageRow, Use, Uses
+from jupyter_gpushare.ledger.usage import DAY, HOUR
 from jupyter_gpushare.ledger.uses import LeaseUses
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import uses
@@ -26,30 +27,9 @@ from jupyter_gpushare.policy.words.model import (
 )
 from jupyter_gpushare.policy.words.turns import TurnPhase
 
-MIDNIGHT = 1_699_920_000.0
-HOUR, DAY = 3600.0, 86400.0
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    opened = Ledger.open(tmp_path / "ledger", history=30 * DAY, wall=MIDNIGHT)
-    yield opened
-    opened.close()
-
-
-def granted(at: float, lease: str, who: str, gpus: int = 1) -> Record:
-    parts: JSON = [{"gpu": f"GPU-{number}", "memory": 12 * GIB} for number in range(gpus)]
-    data: dict[str, JSON] = {"gpus": parts, "activity": "busy"}
-    return Record("LeaseGranted", at, MIDNIGHT + at, who, lease, data)
-
-
-def ended(at: float, lease: str, who: str) -> Record:
-    data: dict[str, JSON] = {"reason": "released", "detail": ""}
-    return Record("LeaseEnded", at, MIDNIGHT + at, who, lease, data)
-
 
 def now(at: float, **leases: Use) -> Uses:
-    return Uses(at, MIDNIGHT + at, tuple(leases.items()))
+    return Uses(at, BOOT + at, tuple(leases.items()))
 
 
 def two_by_turns(ledger: Ledger) -> None:
@@ -68,76 +48,49 @@ def two_by_turns(ledger: Ledger) -> None:
 
 
 def rows(ledger: Ledger, since: float, until: float) -> dict[str, UsageRow]:
-    found = ledger.usage(MIDNIGHT + since, MIDNIGHT + until, None)
+    found = ledger.usage(BOOT + since, BOOT + until, None)
     return {row.environment: row for row in found}
 
 
-@pytest.mark.parametrize("is_rolled_up", [False, True])
-def test_days_tell_what_is_charged_and_the_memory(ledger: Ledger, is_rolled_up: bool) -> None:
-    two_by_turns(ledger)
-    if is_rolled_up:
-        while ledger.prune(MIDNIGHT + 5 * DAY):
-            pass
-    for who in ("alice", "bob"):
-        row = rows(ledger, 0.0, DAY)[who]
-        day, later = ledger.usage_daily(MIDNIGHT + DAY + HOUR, 2, 0.0, who)
-        assert day.held == pytest.approx(HOUR)
-        assert day.charged == pytest.approx(row.gpu_seconds_charged)
-        assert 0.0 < day.charged < day.held
-        assert day.resident_gib_seconds == pytest.approx(row.resident_gib_seconds)
-        assert (later.charged, later.resident_gib_seconds) == (0.0, 0.0)
-
-
-def test_turns_are_charged_and_memory_is_counted_beside(ledger: Ledger) -> None:
+@pytest.mark.parametrize("days", [None, 3.0, 60.0], ids=["exact", "by the hour", "by the day"])
+def test_turns_are_charged_and_memory_is_counted_beside(ledger: Ledger, days: float | None) -> None:
     """Alice: 10 + 30 + 10 min; bob: 10 + 10. GiB-hours: 12 / 6 + 4 * 5 / 6, and with 8."""
     two_by_turns(ledger)
-    found = rows(ledger, 0.0, HOUR)
-    assert {name: row.gpu_seconds_held for name, row in found.items()} == {
-        "alice": HOUR,
-        "bob": HOUR,
-    }
-    assert found["alice"].gpu_seconds_charged == 50 * 60
-    assert found["bob"].gpu_seconds_charged == 20 * 60
-    assert found["alice"].resident_gib_seconds / HOUR == pytest.approx(12 / 6 + 4 * 5 / 6)
-    assert found["bob"].resident_gib_seconds / HOUR == pytest.approx(12 / 6 + 8 * 5 / 6)
-    assert found["bob"].leases == 1
-    part = rows(ledger, 2400.0, 3000.0)
-    assert (part["alice"].gpu_seconds_charged, part["bob"].gpu_seconds_charged) == (0.0, 600.0)
-
-
-@pytest.mark.parametrize("days", [3.0, 60.0])
-def test_hours_and_days_keep_both(ledger: Ledger, days: float) -> None:
-    two_by_turns(ledger)
-    before = rows(ledger, 0.0, DAY)
-    while ledger.prune(MIDNIGHT + days * DAY):
+    while days is not None and ledger.prune(BOOT + days * DAY):
         pass
-    ledger.prune(MIDNIGHT + days * DAY)
-    after = rows(ledger, 0.0, DAY)
-    for name, row in before.items():
-        assert after[name].gpu_seconds_charged == pytest.approx(row.gpu_seconds_charged)
-        assert after[name].resident_bytes == pytest.approx(row.resident_bytes)
+    found = rows(ledger, 0.0, DAY)
+    for who, minutes, kept in (("alice", 50, 4), ("bob", 20, 8)):
+        memory = pytest.approx((12 / 6 + kept * 5 / 6) * HOUR)
+        row = found[who]
+        assert (row.gpu_seconds_held, row.leases) == (pytest.approx(HOUR), 1)
+        assert row.gpu_seconds_charged == pytest.approx(minutes * 60)
+        assert row.resident_gib_seconds == memory
+        day, later = ledger.usage_daily(BOOT + DAY + HOUR, 2, 0.0, who)
+        assert (day.held, day.charged) == pytest.approx((HOUR, minutes * 60))
+        assert day.resident_gib_seconds == memory
+        assert (later.charged, later.resident_gib_seconds) == (0.0, 0.0)
+    if days is None:
+        part = rows(ledger, 2400.0, 3000.0)
+        assert (part["alice"].gpu_seconds_charged, part["bob"].gpu_seconds_charged) == (0.0, 600.0)
 
 
-def test_a_running_lease_counts_until_now_and_over_a_restart(tmp_path: Path) -> None:
-    path = tmp_path / "ledger"
-    ledger = Ledger.open(path, history=30 * DAY, wall=MIDNIGHT)
+def test_a_running_lease_counts_until_now_and_over_a_restart(path: Path, opens: Opens) -> None:
+    ledger = opens(path)
     ledger.append([granted(0.0, "A", "alice", 2)], now(0.0, A=Use(False, GIB)))
     ledger.append([], now(100.0, A=Use(True, GIB)))
-    ledger.close()
-    ledger = Ledger.open(path, history=30 * DAY, wall=MIDNIGHT)
+    ledger = opens(path)
     (row,) = rows(ledger, 0.0, 300.0).values()
     assert (row.gpu_seconds_held, row.gpu_seconds_charged) == (600.0, 200.0)
     assert row.resident_gib_seconds == pytest.approx(300.0)
     ledger.append([ended(300.0, "A", "alice")])
     (row,) = rows(ledger, 0.0, 900.0).values()
     assert (row.gpu_seconds_held, row.gpu_seconds_charged) == (600.0, 200.0)
-    ledger.close()
 
 
 def test_a_budget_is_free_again_when_turns_have_left_the_window(ledger: Ledger) -> None:
     """Of bob's 1200 charged seconds 600 leave with the first 600 s; then none for 1800 s."""
     two_by_turns(ledger)
-    since, until = MIDNIGHT, MIDNIGHT + 2 * HOUR
+    since, until = BOOT, BOOT + 2 * HOUR
     assert ledger.usage_leaves(since, until, "bob", 600.0) == pytest.approx(600.0)
     assert ledger.usage_leaves(since, until, "bob", 700.0) == pytest.approx(2500.0)
     assert ledger.usage_leaves(since, until, "bob", 1201.0) is None
@@ -156,11 +109,11 @@ class Accounted(TurnWorld):
     def run(self, command: cmd.Command) -> core.Decision:
         before = len(self.history)
         decision = super().run(command)
-        records = [to_record(e, MIDNIGHT + e.at) for e in self.history[before:] if e.DURABLE]
+        records = [to_record(e, BOOT + e.at) for e in self.history[before:] if e.DURABLE]
         changed = self.used.changes(self.state)
         if records or changed:
             at = max((event.at for event in self.history[before:]), default=self.at)
-            self.ledger.append(records, Uses(at, MIDNIGHT + at, tuple(changed.items())))
+            self.ledger.append(records, Uses(at, BOOT + at, tuple(changed.items())))
             self.used.are_written(changed)
         return decision
 
