@@ -40,17 +40,15 @@ OTHER_GPU = {**GPU, "uuid": THERE, "index": 1}
 class Driver:
     """Stands where `DriverCheckpoint` stands, which tests/checkpoint has."""
 
-    def __init__(self, *, migration: bool = True) -> None:
+    def __init__(self, migration: bool, restores: Result) -> None:
         self.log: list[str] = []
         self.migration = migration
-        self.restores = Result.DONE
-        self.during_park: Callable[[], object] = list
+        self.restores = restores
 
     def probe(self, deadline_s: float = 30.0) -> Ability:
         return Ability(True, "", None, self.migration)
 
     def park(self, deadline_s: float, lock_timeout_s: float = 5.0) -> Outcome:
-        self.during_park()
         self.log.append("park")
         return Outcome(Result.DONE, None, "")
 
@@ -65,6 +63,7 @@ class Task:
     def __init__(self, node: ScriptedNode, driver: Driver) -> None:
         self.said: list[str] = []
         self.environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
+        self.node, self.driver = node, driver
         self.broker = Broker(
             self.environ, make_display=partial(TerminalDisplay, None), say=self.said.append
         )
@@ -78,38 +77,50 @@ class Task:
         self.broker.set_activity(True)
         self.broker.call(Method.STATUS)  # it is ready for what the node manager wants
 
-    def until_asked(self) -> None:
-        until(lambda: self.broker.turns._asked is not None, "it is asked")
+    @property
+    def is_held(self) -> bool:
+        return self.broker.state is OwnState.HELD
+
+    def comes_to_a_gate(self) -> None:
+        self.broker.turns.checkpoint()
 
 
-def asks(visitor: Visitor, why: str = "moved", may_stay: int = 0) -> None:
-    """The beginning of all scripts: a lease, and the node manager wants its memory."""
+Script = Callable[[Visitor], object]
+GATE = {"lease": LEASE, "gate": True, "gpus": [], "message": "It computes sooner elsewhere."}
+USED = [{"uuid": HERE, "may_stay": 0, "used": 4 * GIB}]
+MEMORY = {**GATE, "give": "process", "why": "moved", "gpus": USED}
+GONE_THERE = ["park", f"resume {{{HERE!r}: {THERE!r}}}"]
+
+
+def begins(visitor: Visitor) -> None:
+    """The beginning of all scripts: a lease."""
     visitor.welcome()
     visitor.grant(visitor.expect(Method.REQUEST))
     visitor.answer(visitor.expect(Method.STATUS), {})
-    gpus = [{"uuid": HERE, "may_stay": may_stay, "used": 4 * GIB}]
-    visitor.notify(
-        Notice.RECALL,
-        {
-            "lease": LEASE,
-            "give": "process",
-            "why": why,
-            "gate": True,
-            "gpus": gpus,
-            "message": "It computes sooner elsewhere.",
-        },
-    )
+
+
+def asks(visitor: Visitor) -> None:
+    """It wants this task's memory."""
+    visitor.notify(Notice.RECALL, MEMORY)
+
+
+def agrees(visitor: Visitor) -> None:
+    call = visitor.expect(Method.PARKING)
+    assert call.params.memory == 4 * GIB
+    visitor.answer(call, {"state": "held"})
 
 
 def takes(visitor: Visitor) -> None:
     """The node manager agrees, sets host memory aside, and hears that it is parked."""
-    for _ in range(2):
-        call = visitor.expect(Method.PARKING)
-        assert call.params.memory == 4 * GIB
-        visitor.answer(call, {"state": "held"})
+    agrees(visitor)
+    agrees(visitor)
     gave = visitor.expect(Method.GAVE)
     assert (gave.params.rung, gave.params.memory) == ("driver", 4 * GIB)
     visitor.answer(gave, {"state": "parked"})
+
+
+def refuses(reason: Reason, message: str) -> Script:
+    return lambda visitor: visitor.refuse(visitor.expect(Method.PARKING), reason, message)
 
 
 def gives(visitor: Visitor, gpu: Mapping[str, Any] = OTHER_GPU) -> None:
@@ -119,244 +130,166 @@ def gives(visitor: Visitor, gpu: Mapping[str, Any] = OTHER_GPU) -> None:
 
 
 def queues(visitor: Visitor) -> None:
-    """No GPU is free."""
+    """No GPU is free; the person presses the button."""
     visitor.expect(Method.RESUME)
     place = {"position": 1, "ahead": {"interactive": 0, "batch": 0}, "waiting": 0.0}
     why = {"reason": "no_resources", "message": "Waiting."}
     visitor.notify(Notice.QUEUED, {"lease": LEASE, "secret": SECRET, **place, **why})
+    interrupt()
 
 
 def lets_compute(visitor: Visitor) -> None:
     visitor.answer(visitor.expect(Method.TURN_ASK), {"state": "held"})
     visitor.notify(Notice.TURN, {"lease": LEASE, "gpus": [], "quantum": None})
-    visitor.live()
-
-
-@contextmanager
-def task(script: Callable[[Visitor], None], driver: Driver) -> Iterator[tuple[ScriptedNode, Task]]:
-    with ScriptedNode(script) as node:
-        task = Task(node, driver)
-        try:
-            task.until_asked()
-            yield node, task
-        finally:
-            task.broker.close()
-
-
-def test_it_gives_its_memory_at_its_gate_and_goes_on_elsewhere() -> None:
-    driver = Driver()
-
-    def script(visitor: Visitor) -> None:
-        asks(visitor)
-        takes(visitor)
-        gives(visitor)
-        assert visitor.expect(Method.RESTORED).params.lease == LEASE
-        lets_compute(visitor)
-
-    with task(script, driver) as (node, alice):
-        assert alice.broker.turns.is_closed, "its gates are to look"
-        alice.broker.turns.checkpoint()
-        assert driver.log == ["park", f"resume {{{HERE!r}: {THERE!r}}}"]
-        assert alice.environ["CUDA_VISIBLE_DEVICES"] == THERE
-        assert alice.broker.state is OwnState.HELD
-        assert any("Paused: its memory (4 GiB) waits in host memory" in one for one in alice.said)
-        assert node.calls(Method.GAVE)[0].params.movable == "kind"
-        alice.broker.turns.checkpoint()
-        assert len(driver.log) == 2, "it is asked once"
-
-
-def test_who_waits_for_its_turn_gives_it_there() -> None:
-    driver = Driver()
-
-    def script(visitor: Visitor) -> None:
-        visitor.welcome()
-        visitor.grant(visitor.expect(Method.REQUEST))
-        visitor.answer(visitor.expect(Method.STATUS), {})
-        gate = {"lease": LEASE, "give": "turn", "why": "quantum", "gate": True, "gpus": []}
-        visitor.notify(Notice.RECALL, {**gate, "message": ""})
-        visitor.answer(visitor.expect(Method.TURN_ASK), {"state": "held"})
-        gpus = [{"uuid": HERE, "may_stay": 0, "used": 4 * GIB}]
-        memory = {**gate, "give": "process", "why": "moved", "gpus": gpus, "message": "m"}
-        visitor.notify(Notice.RECALL, memory)
-        takes(visitor)
-        gives(visitor)
-        lets_compute(visitor)
-
-    with ScriptedNode(script) as node:
-        alice = Task(node, driver)
-        until(lambda: alice.broker.turns.is_closed, "it is asked for its turn")
-        alice.broker.turns.checkpoint()
-        assert driver.log == ["park", f"resume {{{HERE!r}: {THERE!r}}}"]
-        assert len(node.calls(Method.TURN_ASK)) >= 2, "it has no turn where it is now"
-        alice.broker.close()
-
-
-def test_what_nobody_wants_any_more_stays() -> None:
-    driver = Driver()
-
-    def script(visitor: Visitor) -> None:
-        asks(visitor)
-        visitor.refuse(visitor.expect(Method.PARKING), Reason.BAD_REQUEST, "Nobody asked.")
-        visitor.live()
-
-    with task(script, driver) as (node, alice):
-        alice.broker.turns.checkpoint()
-        assert not driver.log
-        assert not alice.broker.turns.is_closed
-        assert alice.broker.state is OwnState.HELD
-        assert not node.calls(Method.KEPT)
-        assert not node.calls(Method.TURN_ASK), "it was alone, and goes on at once"
-
-
-def test_another_move_over_the_same_link_is_waited_for() -> None:
-    driver = Driver()
-
-    def script(visitor: Visitor) -> None:
-        asks(visitor)
-        for _ in range(3):
-            visitor.refuse(visitor.expect(Method.PARKING), Reason.RATE_LIMITED, "Another moves.")
-        takes(visitor)
-        gives(visitor)
-        lets_compute(visitor)
-
-    with task(script, driver) as (_node, alice):
-        alice.broker.turns.checkpoint()
-        assert len(driver.log) == 2
-
-
-def test_who_could_only_come_back_to_the_same_gpu_keeps_its_memory_and_says_why() -> None:
-    driver = Driver(migration=False)
-
-    def script(visitor: Visitor) -> None:
-        asks(visitor)
-        visitor.answer(visitor.expect(Method.PARKING), {"state": "held"})
-        kept = visitor.expect(Method.KEPT)
-        assert "back to the same GPUs only" in kept.params.reason
-        visitor.answer(kept, {"state": "held"})
-        lets_compute(visitor)
-
-    with task(script, driver) as (_node, alice):
-        alice.broker.turns.checkpoint()
-        assert not driver.log
-        assert alice.broker.state is OwnState.HELD
-        assert alice.environ["CUDA_VISIBLE_DEVICES"] == HERE
-
-
-def test_for_another_request_it_may_come_back_to_the_same_gpu() -> None:
-    driver = Driver(migration=False)
-
-    def script(visitor: Visitor) -> None:
-        asks(visitor, "served")
-        takes(visitor)
-        gives(visitor, GPU)
-        lets_compute(visitor)
-
-    with task(script, driver) as (node, alice):
-        alice.broker.turns.checkpoint()
-        assert driver.log == ["park", "resume {}"]
-        assert node.calls(Method.GAVE)[0].params.movable == "same"
-
-
-def test_without_host_memory_for_it_it_stays() -> None:
-    driver = Driver()
-
-    def script(visitor: Visitor) -> None:
-        asks(visitor)
-        visitor.refuse(visitor.expect(Method.PARKING), Reason.NO_RESOURCES, "No host memory.")
-        assert visitor.expect(Method.KEPT).params.reason == "No host memory."
-        visitor.live()
-
-    with task(script, driver) as (node, alice):
-        alice.broker.turns.checkpoint()
-        node.wait_for(Method.KEPT)
-        assert not driver.log
-        assert not node.calls(Method.TURN_ASK)
 
 
 def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
+@contextmanager
+def task(
+    *script: Script, asked: Script = asks, migration: bool = True, restores: Result = Result.DONE
+) -> Iterator[Task]:
+    """A task that was asked by a node manager which then plays this script."""
+
+    def whole(visitor: Visitor) -> None:
+        for part in (begins, asked, *script, Visitor.live):
+            part(visitor)
+
+    with ScriptedNode(whole) as node:
+        alice = Task(node, Driver(migration, restores))
+        try:
+            until(lambda: alice.broker.turns.is_closed, "it is asked")
+            yield alice
+        finally:
+            alice.broker.close()
+
+
+def test_it_gives_its_memory_at_its_gate_and_goes_on_elsewhere() -> None:
+    def hears(visitor: Visitor) -> None:
+        assert visitor.expect(Method.RESTORED).params.lease == LEASE
+
+    with task(takes, gives, hears, lets_compute) as alice:
+        alice.comes_to_a_gate()
+        assert alice.driver.log == GONE_THERE
+        assert alice.environ["CUDA_VISIBLE_DEVICES"] == THERE
+        assert alice.is_held
+        assert any("Paused: its memory (4 GiB) waits in host memory" in one for one in alice.said)
+        assert alice.node.calls(Method.GAVE)[0].params.movable == "kind"
+        alice.comes_to_a_gate()
+        assert len(alice.driver.log) == 2, "it is asked once"
+
+
+def test_who_waits_for_its_turn_gives_it_there() -> None:
+    def asks_for_its_turn(visitor: Visitor) -> None:
+        visitor.notify(Notice.RECALL, {**GATE, "give": "turn", "why": "quantum"})
+
+    def queues_it(visitor: Visitor) -> None:
+        visitor.answer(visitor.expect(Method.TURN_ASK), {"state": "held"})
+
+    script = (queues_it, asks, takes, gives, lets_compute)
+    with task(*script, asked=asks_for_its_turn) as alice:
+        alice.comes_to_a_gate()
+        assert alice.driver.log == GONE_THERE
+        count = len(alice.node.calls(Method.TURN_ASK))
+        assert count >= 2, "it has no turn where it is now"
+
+
+def test_what_nobody_wants_any_more_stays() -> None:
+    with task(refuses(Reason.BAD_REQUEST, "Nobody asked.")) as alice:
+        alice.comes_to_a_gate()
+        assert not alice.driver.log
+        assert not alice.broker.turns.is_closed
+        assert alice.is_held
+        assert not alice.node.calls(Method.KEPT)
+        assert not alice.node.calls(Method.TURN_ASK), "it was alone, and goes on at once"
+
+
+def test_another_move_over_the_same_link_is_waited_for() -> None:
+    moves = refuses(Reason.RATE_LIMITED, "Another moves.")
+    with task(moves, moves, moves, takes, gives, lets_compute) as alice:
+        alice.comes_to_a_gate()
+        assert len(alice.driver.log) == 2
+
+
+def test_who_could_only_come_back_to_the_same_gpu_keeps_its_memory_and_says_why() -> None:
+    def hears(visitor: Visitor) -> None:
+        kept = visitor.expect(Method.KEPT)
+        assert "back to the same GPUs only" in kept.params.reason
+        visitor.answer(kept, {"state": "held"})
+
+    with task(agrees, hears, lets_compute, migration=False) as alice:
+        alice.comes_to_a_gate()
+        assert not alice.driver.log
+        assert alice.is_held
+        assert alice.environ["CUDA_VISIBLE_DEVICES"] == HERE
+
+
+def test_for_another_request_it_may_come_back_to_the_same_gpu() -> None:
+    def asks_for_another(visitor: Visitor) -> None:
+        visitor.notify(Notice.RECALL, {**MEMORY, "why": "served"})
+
+    script = (takes, partial(gives, gpu=GPU), lets_compute)
+    with task(*script, asked=asks_for_another, migration=False) as alice:
+        alice.comes_to_a_gate()
+        assert alice.driver.log == ["park", "resume {}"]
+        assert alice.node.calls(Method.GAVE)[0].params.movable == "same"
+
+
+def test_without_host_memory_for_it_it_stays() -> None:
+    with task(refuses(Reason.NO_RESOURCES, "No host memory.")) as alice:
+        alice.comes_to_a_gate()
+        (kept,) = alice.node.wait_for(Method.KEPT)
+        assert kept.params.reason == "No host memory."
+        assert not alice.driver.log
+        assert not alice.node.calls(Method.TURN_ASK)
+
+
 def test_an_interrupt_has_the_memory_back_first() -> None:
     """What follows in the program may use the GPU: `except KeyboardInterrupt: save(model)`."""
-    driver = Driver()
-
-    def script(visitor: Visitor) -> None:
-        asks(visitor)
-        takes(visitor)
-        queues(visitor)
-        interrupt()
-        gives(visitor)
-        visitor.live()
-
-    with task(script, driver) as (_node, alice):
+    with task(takes, queues, gives) as alice:
         with pytest.raises(KeyboardInterrupt):
-            alice.broker.turns.checkpoint()
-        assert driver.log == ["park", f"resume {{{HERE!r}: {THERE!r}}}"]
-        assert alice.broker.state is OwnState.HELD
+            alice.comes_to_a_gate()
+        assert alice.driver.log == GONE_THERE
+        assert alice.is_held
         assert any("comes back first" in one for one in alice.said)
 
 
 def test_a_second_interrupt_leaves_it_as_a_parked_kernel() -> None:
-    driver = Driver()
-
-    def script(visitor: Visitor) -> None:
-        asks(visitor)
-        takes(visitor)
-        for _ in range(2):
-            queues(visitor)
-            interrupt()
-        gives(visitor)
-        visitor.live()
-
-    with task(script, driver) as (_node, alice):
+    with task(takes, queues, queues, gives) as alice:
         with pytest.raises(KeyboardInterrupt):
-            alice.broker.turns.checkpoint()
-        assert driver.log == ["park"]
+            alice.comes_to_a_gate()
+        assert alice.driver.log == ["park"]
         assert alice.broker.state is OwnState.PARKED
         alice.broker.set_activity(False)
         assert alice.broker.cells.barred is not None, "no cell runs without it"
         alice.broker.set_activity(True)
         alice.broker.cells.before_cell()
-        assert driver.log[1:] == [f"resume {{{HERE!r}: {THERE!r}}}"]
+        assert alice.driver.log == GONE_THERE
         assert alice.broker.cells.barred is None
 
 
 def test_what_cannot_be_brought_back_is_tried_again_and_an_interrupt_leaves_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    driver = Driver()
-    driver.restores = Result.REFUSED
     paused: list[float] = []
 
     def pause(seconds: float) -> None:
         paused.append(seconds)
         if len(paused) == 3:
-            driver.restores = Result.DONE
+            alice.driver.restores = Result.DONE
 
     monkeypatch.setattr("jupyter_gpushare.client.memory.moving._pause", pause)
-
-    def script(visitor: Visitor) -> None:
-        asks(visitor)
-        takes(visitor)
-        gives(visitor)
-        lets_compute(visitor)
-
-    with task(script, driver) as (_node, alice):
-        alice.broker.turns.checkpoint()
+    with task(takes, gives, lets_compute, restores=Result.REFUSED) as alice:
+        alice.comes_to_a_gate()
         assert len(paused) == 3
-        assert driver.log[-1] == f"resume {{{HERE!r}: {THERE!r}}}"
+        assert alice.driver.log[-1] == GONE_THERE[-1]
         assert sum("It is tried again." in one for one in alice.said) == 1, "said once"
 
 
 def test_another_thread_that_asks_for_gpus_is_not_disturbed() -> None:
-    driver = Driver()
-
-    def script(visitor: Visitor) -> None:
-        asks(visitor)
-        visitor.live()
-
-    with task(script, driver) as (node, alice):
+    with task() as alice:
         has, done = threading.Event(), threading.Event()
 
         def holds() -> None:
@@ -367,11 +300,11 @@ def test_another_thread_that_asks_for_gpus_is_not_disturbed() -> None:
         thread = threading.Thread(target=holds)
         thread.start()
         assert has.wait(60)
-        alice.broker.turns.checkpoint()
+        alice.comes_to_a_gate()
         done.set()
         thread.join(60)
-        assert not node.calls(Method.PARKING)
-        assert not driver.log
+        assert not alice.node.calls(Method.PARKING)
+        assert not alice.driver.log
 
 
 class _AtLine:
@@ -412,30 +345,28 @@ MOVES = {"_give", "_paused", "_have_again", "_settle_in", "bring_back", "tell_fr
 OURS = os.path.join("jupyter_gpushare", "client")
 
 
+def answers_all(visitor: Visitor) -> None:
+    while True:
+        call = visitor.read()
+        granted = {"lease": LEASE, "secret": SECRET, "gpus": [OTHER_GPU], "state": "held"}
+        visitor.answer(call, granted if call.method is Method.RESUME else {"state": "held"})
+        if call.method is Method.TURN_ASK:
+            visitor.notify(Notice.TURN, {"lease": LEASE, "gpus": [], "quantum": None})
+
+
 def test_an_interrupt_at_any_line_leaves_nothing_half_moved() -> None:
     at = 1
     while True:
-        driver, told = Driver(), list[object]()
-
-        def script(visitor: Visitor) -> None:
-            asks(visitor)
-            while True:
-                call = visitor.read()
-                granted = {"lease": LEASE, "secret": SECRET, "gpus": [OTHER_GPU], "state": "held"}
-                visitor.answer(call, granted if call.method is Method.RESUME else {"state": "held"})
-                if call.method is Method.TURN_ASK:
-                    turn = {"lease": LEASE, "gpus": [], "quantum": None}
-                    visitor.notify(Notice.TURN, turn)
-
-        with task(script, driver) as (node, alice):
+        told = list[object]()
+        with task(answers_all) as alice:
             alice.broker._frameworks.tell = told.append  # type: ignore[assignment,method-assign]
             line = _AtLine(at)
-            was_heard = line.during(alice.broker.turns.checkpoint)
+            was_heard = line.during(alice.comes_to_a_gate)
             assert was_heard is bool(line.where), f"{line.where}: an interrupt is not lost"
-            assert alice.broker.state is OwnState.HELD, line.where
+            assert alice.is_held, line.where
             assert not alice.broker._memory.holds, line.where
-            moved = bool(driver.log)
-            node.wait_for(Method.RESTORED if moved else Method.KEPT)
+            moved = bool(alice.driver.log)
+            alice.node.wait_for(Method.RESTORED if moved else Method.KEPT)
             assert alice.environ["CUDA_VISIBLE_DEVICES"] == (THERE if moved else HERE), line.where
             assert len(told) == moved, f"{line.where}: the limits are those of the new GPU"
         if not line.where:

@@ -7,7 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -59,11 +60,26 @@ class Scene:
     def given(self, *, is_shared: bool = True, **limits: int) -> None:
         self.turns.given(limits, is_shared=is_shared)
 
-    def in_gate(self) -> threading.Thread:
-        thread = threading.Thread(target=self.turns.gate, daemon=True)
+    @contextmanager
+    def waits(self, at: Callable[[], object] | None = None) -> Iterator[threading.Thread]:
+        """A thread waits at a gate, and goes on by what is done inside."""
+        thread = threading.Thread(target=at or self.turns.gate, daemon=True)
         thread.start()
         until(lambda: self.wire.count(Method.TURN_ASK), "it asks")
-        return thread
+        yield thread
+        thread.join(60)
+        assert not thread.is_alive()
+
+    def heard_while_it_waits(
+        self, monkeypatch: pytest.MonkeyPatch, told: Callable[[], object]
+    ) -> None:
+        """This is told in the midst of the wait."""
+
+        def wait(_seconds: float) -> bool:
+            told()
+            return False
+
+        monkeypatch.setattr(self.turns._opened, "wait", wait)
 
 
 @pytest.fixture
@@ -107,12 +123,8 @@ def test_a_newcomer_asks_before_its_next_step_where_another_task_has_the_turn(
     scene.wire.answer = {"state": "held", "gate": True}
     scene.turns.report(use(1)) if not named else None
     at_gate = scene.turns.checkpoint if named else scene.turns.gate
-    waiting = threading.Thread(target=at_gate, daemon=True)
-    waiting.start()
-    until(lambda: scene.wire.count(Method.TURN_ASK), "it asks")
-    scene.given()
-    waiting.join(60)
-    assert not waiting.is_alive()
+    with scene.waits(at_gate):
+        scene.given()
     scene.turns.report(use(2))
     scene.turns.gate()
     assert scene.wire.count(Method.TURN_ASK) == 1, "from now on it is told when to ask"
@@ -168,13 +180,9 @@ def test_a_gate_of_the_users_own_is_told_once_and_waits_like_any_other(scene: Sc
     scene.turns.checkpoint()
     assert scene.wire.count(Method.MEMORY) == 2, "a new node manager is told, too"
     scene.recalled()
-    waiting = threading.Thread(target=scene.turns.checkpoint, daemon=True)
-    waiting.start()
-    until(lambda: scene.wire.count(Method.TURN_ASK), "it asks")
-    assert scene.dropped == [1]
-    scene.given()
-    waiting.join(60)
-    assert not waiting.is_alive()
+    with scene.waits(scene.turns.checkpoint):
+        assert scene.dropped == [1]
+        scene.given()
 
 
 def test_without_a_lease_the_users_gates_do_nothing() -> None:
@@ -197,22 +205,20 @@ def test_before_it_waits_it_tells_what_stays(scene: Scene) -> None:
     scene.program.look = lambda: use(9, kept=3 * GIB)
     scene.turns.checkpoint()
     scene.recalled()
-    scene.in_gate()
-    told = [params["figures"] for method, params in scene.wire.told if method is Method.MEMORY]
-    assert told[-1][0]["persistent"] == 3 * GIB
-    assert scene.wire.told[-1][0] is Method.TURN_ASK
-    scene.given()
+    with scene.waits():
+        (*_, (_, memory), (asks, _)) = scene.wire.told
+        assert memory["figures"][0]["persistent"] == 3 * GIB
+        assert asks is Method.TURN_ASK
+        scene.given()
 
 
 def test_asked_to_yield_it_drops_asks_and_waits_for_its_turn(scene: Scene) -> None:
     scene.recalled()
     assert scene.turns.is_gated
-    waiting = scene.in_gate()
-    assert scene.dropped == [1]
-    assert waiting.is_alive()
-    scene.turns.given({"GPU-0": 5}, is_shared=True)
-    waiting.join(60)
-    assert not waiting.is_alive()
+    with scene.waits() as waiting:
+        assert scene.dropped == [1]
+        assert waiting.is_alive()
+        scene.turns.given({"GPU-0": 5}, is_shared=True)
     assert scene.limits == [{}, {"GPU-0": 5}]
     scene.turns.gate()
     assert scene.dropped == [1], "in its turn it is not held up"
@@ -251,17 +257,15 @@ def test_an_idle_kernel_empties_its_cache_when_asked() -> None:
 
 def test_what_it_asks_names_the_turn_that_it_heard_of_last(scene: Scene) -> None:
     scene.turns.recalled({}, number=7)
-    waiting = scene.in_gate()
-    asked = scene.wire.told[-1]
-    assert asked == (Method.TURN_ASK, {"lease": "L", "number": 7})
-    scene.turns.recalled({}, number=9)
-    until(lambda: scene.wire.told[-1] != asked, "it asks again at once", 2.0)
-    assert scene.wire.told[-1] == (Method.TURN_ASK, {"lease": "L", "number": 9})
-    scene.wire.hello = {}
-    until(lambda: scene.wire.told[-1][1]["number"] == 0, "another node manager counts anew", 2.0)
-    scene.turns.given({}, is_shared=True, number=1)
-    waiting.join(60)
-    assert not waiting.is_alive()
+    with scene.waits():
+        asked = scene.wire.told[-1]
+        assert asked == (Method.TURN_ASK, {"lease": "L", "number": 7})
+        scene.turns.recalled({}, number=9)
+        until(lambda: scene.wire.told[-1] != asked, "it asks again at once", 2.0)
+        assert scene.wire.told[-1] == (Method.TURN_ASK, {"lease": "L", "number": 9})
+        scene.wire.hello = {}
+        until(lambda: scene.wire.told[-1][1]["number"] == 0, "another one counts anew", 2.0)
+        scene.turns.given({}, is_shared=True, number=1)
 
 
 def test_a_turn_that_is_asked_back_at_once_has_one_step(
@@ -270,12 +274,11 @@ def test_a_turn_that_is_asked_back_at_once_has_one_step(
     """It was given, and asked back, before the thread that waits has looked."""
     scene.turns.recalled({}, number=7)
 
-    def wait(_seconds: float) -> bool:
+    def told() -> None:
         scene.turns.given({}, is_shared=True, number=8)
         scene.turns.recalled({}, number=8)
-        return False
 
-    monkeypatch.setattr(scene.turns._opened, "wait", wait)
+    scene.heard_while_it_waits(monkeypatch, told)
     scene.turns.gate()
     assert scene.turns.is_closed
     assert [params for _method, params in scene.wire.told] == [{"lease": "L", "number": 7}]
@@ -291,26 +294,29 @@ def test_who_may_not_stop_for_long_goes_on_and_stops_again_when_it_is_asked(scen
     scene.turns.gate()
     scene.given()
     scene.recalled()
-    waiting = scene.in_gate()
-    assert waiting.is_alive()
-    scene.given()
-    waiting.join(60)
+    with scene.waits() as waiting:
+        assert waiting.is_alive()
+        scene.given()
 
 
-def test_a_wait_that_is_left_gives_up_no_turn_that_was_just_given(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("was_given", [False, True])
+def test_leaving_the_wait_gives_the_place_up_but_no_turn_that_was_just_given(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, was_given: bool
 ) -> None:
     scene.turns.recalled({}, number=7)
 
-    def interrupted(_seconds: float) -> bool:
-        scene.turns.given({}, is_shared=True, number=8)
+    def interrupted() -> None:
+        if was_given:
+            scene.turns.given({}, is_shared=True, number=8)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(scene.turns._opened, "wait", interrupted)
+    scene.heard_while_it_waits(monkeypatch, interrupted)
     with pytest.raises(KeyboardInterrupt):
         scene.turns.gate()
-    assert scene.wire.count(Method.TURN_DONE) == 0
-    assert not scene.turns.is_closed
+    gives_up = (Method.TURN_DONE, {"lease": "L", "number": 7})
+    assert (gives_up in scene.wire.told) is not was_given
+    assert scene.wire.count(Method.TURN_DONE) == (not was_given)
+    assert scene.turns.is_closed is not was_given
 
 
 def test_others_turns_are_not_its_own() -> None:
@@ -326,10 +332,8 @@ def test_others_turns_are_not_its_own() -> None:
 
 def test_without_a_node_manager_it_goes_on(scene: Scene) -> None:
     scene.recalled()
-    waiting = scene.in_gate()
-    scene.wire.link = Link.DOWN
-    waiting.join(60)
-    assert not waiting.is_alive()
+    with scene.waits():
+        scene.wire.link = Link.DOWN
     assert "goes on without waiting" in scene.said[-1]
     scene.turns.gate()
     assert scene.dropped == [1]
@@ -346,30 +350,26 @@ def test_without_a_node_manager_it_waits_for_room(scene: Scene) -> None:
 
     scene.program.next_step_fits = fits
     scene.recalled()
-    waiting = scene.in_gate()
-    scene.wire.link = Link.DOWN
-    until(lambda: len(looked) > 1, "it looks again and again")
-    assert waiting.is_alive()
-    assert not any("goes on" in said for said in scene.said)
-    room.set()
-    waiting.join(60)
-    assert not waiting.is_alive()
+    with scene.waits() as waiting:
+        scene.wire.link = Link.DOWN
+        until(lambda: len(looked) > 1, "it looks again and again")
+        assert waiting.is_alive()
+        assert not any("goes on" in said for said in scene.said)
+        room.set()
     assert "fits in the memory that is free" in scene.said[-1]
 
 
 def test_a_node_manager_that_comes_back_decides_again(scene: Scene) -> None:
     scene.program.next_step_fits = lambda: False
     scene.recalled()
-    waiting = scene.in_gate()
-    scene.wire.link = Link.DOWN
-    until(lambda: scene.said, "it says why it waits")
-    assert "does not answer" in scene.said[-1]
-    scene.wire.hello, scene.wire.link = {}, Link.UP
-    asked = scene.wire.count(Method.TURN_ASK)
-    until(lambda: scene.wire.count(Method.TURN_ASK) > asked, "it asks again")
-    scene.given()
-    waiting.join(60)
-    assert not waiting.is_alive()
+    with scene.waits():
+        scene.wire.link = Link.DOWN
+        until(lambda: scene.said, "it says why it waits")
+        assert "does not answer" in scene.said[-1]
+        scene.wire.hello, scene.wire.link = {}, Link.UP
+        asked = scene.wire.count(Method.TURN_ASK)
+        until(lambda: scene.wire.count(Method.TURN_ASK) > asked, "it asks again")
+        scene.given()
 
 
 def test_about_how_long_is_said_with_a_pause_and_nothing_where_nobody_can_tell(
@@ -409,18 +409,6 @@ def test_who_is_to_stop_at_a_later_gate_goes_on_to_it_and_gives_the_place_up(sce
     assert scene.wire.told == [(Method.TURN_DONE, {"lease": "L", "number": 0})]
 
 
-def test_leaving_the_wait_gives_the_place_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene.recalled()
-
-    def interrupted(_seconds: float) -> bool:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(scene.turns._opened, "wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        scene.turns.gate()
-    assert scene.wire.told[-1] == (Method.TURN_DONE, {"lease": "L", "number": 0})
-
-
 def test_a_cell_that_ends_gives_the_turn_away_and_the_next_asks_when_it_computes(
     scene: Scene,
 ) -> None:
@@ -439,10 +427,8 @@ def test_a_cell_that_ends_gives_the_turn_away_and_the_next_asks_when_it_computes
     assert watched == ["watch", "cell"]
     assert scene.wire.count(Method.TURN_ASK) == 0, "a cell that does not compute never waits"
     assert scene.turns.is_closed
-    first_use = scene.in_gate()
-    scene.given()
-    first_use.join(60)
-    assert not first_use.is_alive()
+    with scene.waits():
+        scene.given()
 
 
 def test_gates_are_of_use_until_they_are_known_and_while_turns_are_taken(scene: Scene) -> None:
@@ -467,9 +453,9 @@ def test_where_it_may_not_stop_it_stops_at_the_next_gate(scene: Scene) -> None:
     scene.turns.gate()
     assert not scene.dropped
     scene.program.may_stop = lambda: True
-    scene.in_gate()
-    assert scene.dropped == [1]
-    scene.given()
+    with scene.waits():
+        assert scene.dropped == [1]
+        scene.given()
 
 
 def test_who_can_never_stop_takes_no_turns_and_says_why_once(scene: Scene) -> None:

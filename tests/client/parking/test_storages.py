@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
-from support.torch_cpu import CpuAllocator
+from support.torch_cpu import CpuAllocator as Cpu
 from torch.utils.checkpoint import checkpoint
 
 from jupyter_gpushare.client.adapters.parkers.base import (
@@ -30,9 +30,25 @@ from jupyter_gpushare.client.adapters.parkers.base import (
 )
 from jupyter_gpushare.client.adapters.parkers.checksum import Checksums
 from jupyter_gpushare.client.adapters.parkers.survey import BLOCK, obstacles
-from jupyter_gpushare.client.adapters.parkers.torch import TorchParker
+from jupyter_gpushare.client.adapters.parkers.torch import TorchParker as Parker
 
-Make = Callable[..., TorchParker]
+Make = Callable[..., Parker]
+
+
+@pytest.fixture
+def cpu() -> Cpu:
+    return Cpu()
+
+
+@pytest.fixture
+def parking(parker: Make, cpu: Cpu) -> Parker:
+    return parker(cpu)
+
+
+@pytest.fixture
+def one(cpu: Cpu) -> torch.Tensor:
+    with cpu.user():
+        return torch.ones(1000)
 
 
 class Net(torch.nn.Module):
@@ -68,7 +84,7 @@ def state(net: Net, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [tensor.detach().clone() for tensor in tensors]
 
 
-def kept_by(parking: TorchParker) -> int:
+def kept_by(parking: Parker) -> int:
     """Bytes of host memory that its pool has, used or not."""
     return sum(one.numel() for one in (*parking.pool._free, *parking.pool._used))
 
@@ -91,11 +107,17 @@ class Obstacle(Enum):
     UNREADABLE = "cannot be looked into"
 
 
-def obstacles_of(parker: TorchParker) -> tuple[str, ...]:
+def requested(cpu: Cpu) -> int | None:
+    figures = cpu.figures(cpu.devices()[0])
+    assert figures is not None
+    return figures.requested
+
+
+def obstacles_of(parker: Parker) -> tuple[str, ...]:
     return obstacles(parker._survey(parker._walk()))
 
 
-def kinds(parker: TorchParker) -> set[Obstacle]:
+def kinds(parker: Parker) -> set[Obstacle]:
     said = obstacles_of(parker)
     found = [[one for one in Obstacle if one.value in words] for words in said]
     return {one for (one,) in found}
@@ -104,9 +126,9 @@ def kinds(parker: TorchParker) -> set[Obstacle]:
 def test_training_goes_on_as_if_nothing_had_been(parker: Make) -> None:
     """AdamW's state, tied weights, buffers and the random state: the same losses to the bit."""
 
-    def run(allocator: CpuAllocator, between: Callable[[], object]) -> tuple[list[float], Any]:
+    def run(cpu: Cpu, between: Callable[[], object]) -> tuple[list[float], Any]:
         torch.default_generator.manual_seed(7)
-        with allocator.user():
+        with cpu.user():
             net, x = Net(), torch.randn(16, 32)
             optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, amsgrad=True)
             losses = train(net, optimizer, 3, x)
@@ -114,31 +136,27 @@ def test_training_goes_on_as_if_nothing_had_been(parker: Make) -> None:
             losses += train(net, optimizer, 3, x)
         return losses, state(net, optimizer)
 
-    undisturbed = run(CpuAllocator(), lambda: None)
-    allocator = CpuAllocator()
-    parking = parker(allocator)
+    undisturbed = run(Cpu(), lambda: None)
+    cpu = Cpu()
+    parking = parker(cpu)
     done: list[Any] = []
 
     def park() -> None:
         with torch.utils._python_dispatch._disable_current_modes():
             done.append(parking.park())
             assert parking.is_parked
-            figures = allocator.figures(allocator.devices()[0])
-            assert figures is not None
-            assert figures.requested == 0
+            assert requested(cpu) == 0
             parking.resume()
 
-    losses, after = run(allocator, park)
+    losses, after = run(cpu, park)
     assert losses == undisturbed[0]
     assert all_equal(after, undisturbed[1])
     assert done[0] > 15 * BLOCK
     assert done[0] % BLOCK == 0
 
 
-def test_the_graph_of_an_old_loss_still_works(parker: Make) -> None:
+def test_the_graph_of_an_old_loss_still_works(cpu: Cpu, parking: Parker) -> None:
     """Most of what it has saved is held by C++ alone."""
-    allocator = CpuAllocator()
-    parking = parker(allocator)
 
     def build() -> tuple[Net, torch.Tensor, dict[str, Any]]:
         torch.default_generator.manual_seed(1)
@@ -149,7 +167,7 @@ def test_the_graph_of_an_old_loss_still_works(parker: Make) -> None:
         (other(x) * x).square().sum().backward()
         return net, loss, {name: one.grad for name, one in other.named_parameters()}
 
-    net, loss, before = allocator.hold(build)
+    net, loss, before = cpu.hold(build)
     parking.park()
     parking.resume()
     loss.backward()
@@ -237,10 +255,8 @@ def holders() -> dict[str, Any]:
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
-def test_every_kind_of_holder_is_found(parker: Make) -> None:
-    allocator = CpuAllocator()
-    parking = parker(allocator)
-    kept = allocator.hold(holders)
+def test_every_kind_of_holder_is_found(cpu: Cpu, parking: Parker) -> None:
+    kept = cpu.hold(holders)
 
     def sums() -> list[float]:
         return [kept["joined"].item(), kept["closure"](), kept["sparse"].to_dense().sum().item()]
@@ -259,10 +275,8 @@ def test_every_kind_of_holder_is_found(parker: Make) -> None:
         kept["in place"].backward()  # as it would have without us
 
 
-def test_a_tensor_around_another_has_nothing_of_its_own(parker: Make) -> None:
-    allocator = CpuAllocator()
-    parking = parker(allocator)
-    with allocator.user():
+def test_a_tensor_around_another_has_nothing_of_its_own(cpu: Cpu, parking: Parker) -> None:
+    with cpu.user():
         around = Around(torch.arange(50.0))
     values = around.inner.tolist()
     assert parking.park() > 0
@@ -271,23 +285,21 @@ def test_a_tensor_around_another_has_nothing_of_its_own(parker: Make) -> None:
     assert around.inner.tolist() == values
 
 
-def test_a_tensor_whose_memory_cannot_be_read_is_refused(parker: Make) -> None:
+def test_a_tensor_whose_memory_cannot_be_read_is_refused(cpu: Cpu, parking: Parker) -> None:
     """One of a mapped function, say: what it has cannot be moved."""
-    allocator = CpuAllocator()
-    parking = parker(allocator)
     seen: list[set[Obstacle]] = []
 
     def mapped(x: torch.Tensor) -> torch.Tensor:
         seen.append(kinds(parking))
         return x
 
-    with allocator.user():
+    with cpu.user():
         kept = torch.ones(3, 2)
     torch.vmap(mapped)(kept)
     assert seen == [{Obstacle.UNREADABLE}]
 
 
-def test_looking_calls_no_hook_of_the_users(parker: Make) -> None:
+def test_looking_calls_no_hook_of_the_users(cpu: Cpu, parking: Parker) -> None:
     called: list[str] = []
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -298,24 +310,19 @@ def test_looking_calls_no_hook_of_the_users(parker: Make) -> None:
         called.append("unpack")
         return tensor
 
-    allocator = CpuAllocator()
-    parking = parker(allocator)
-
     def build() -> torch.Tensor:
         with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
             return torch.randn(64, requires_grad=True).exp().sum()
 
-    loss = allocator.hold(build)
+    loss = cpu.hold(build)
     assert obstacles_of(parking) == ()
     assert called == ["pack"] * 2
     loss.backward()
     assert called[2:] == ["unpack"]
 
 
-def test_what_only_cpp_knows_is_refused(parker: Make) -> None:
+def test_what_only_cpp_knows_is_refused(cpu: Cpu, parking: Parker) -> None:
     """A module that TorchScript has loaded keeps its buffers to itself."""
-    allocator = CpuAllocator()
-    parking = parker(allocator)
 
     class Holder(torch.nn.Module):
         def __init__(self) -> None:
@@ -332,8 +339,8 @@ def test_what_only_cpp_knows_is_refused(parker: Make) -> None:
         saved.seek(0)
         loaded = torch.jit.load(saved)
     gc.collect()
-    allocator.planted = 4000  # as the allocator would count it
-    with allocator.user():
+    cpu.planted = 4000  # as the allocator would count it
+    with cpu.user():
         x = torch.ones(10)
     with pytest.raises(ParkRefused, match="something that is not Python holds it") as caught:
         parking.park()
@@ -343,101 +350,82 @@ def test_what_only_cpp_knows_is_refused(parker: Make) -> None:
     assert loaded is not None
 
 
-class TestRefusals:
-    def test_numpys_memory(self, parker: Make) -> None:
-        allocator = CpuAllocator()
-        with allocator.user():
-            one = torch.ones(100)
-        seen = one.numpy()
-        assert kinds(parker(allocator)) == {Obstacle.NOT_RESIZABLE}
-        assert seen.sum() == 100
+def a_graph() -> Any:
+    """Without CUDA the class cannot be made: only its object's existence matters."""
+    return object.__new__(type("Graph", (torch.cuda.CUDAGraph,), {"__new__": object.__new__}))
 
-    def test_dlpack(self, parker: Make) -> None:
-        allocator = CpuAllocator()
-        with allocator.user():
-            one = torch.ones(100)
-        other = torch.from_dlpack(one)
-        assert kinds(parker(allocator)) >= {Obstacle.NOT_RESIZABLE, Obstacle.ALIASED}
-        assert other.sum() == 100
 
-    def test_shared_memory(self, parker: Make) -> None:
-        allocator = CpuAllocator()
-        with allocator.user():
-            one = torch.ones(100)
-        one.share_memory_()
-        assert Obstacle.SHARED in kinds(parker(allocator))
+@pytest.mark.parametrize(
+    ("use", "found"),
+    [
+        (torch.Tensor.numpy, {Obstacle.NOT_RESIZABLE}),
+        (torch.from_dlpack, {Obstacle.NOT_RESIZABLE, Obstacle.ALIASED, Obstacle.NOT_RECONCILED}),
+        (torch.Tensor.share_memory_, {Obstacle.SHARED}),
+        (lambda _one: a_graph(), {Obstacle.CUDA_GRAPH}),
+    ],
+)
+def test_what_has_its_address_too_is_refused(
+    one: torch.Tensor, parking: Parker, use: Callable[[torch.Tensor], Any], found: set[Obstacle]
+) -> None:
+    user = use(one)
+    assert kinds(parking) == found
+    assert user is not None
 
-    def test_sent_to_another_process(self, parker: Make) -> None:
-        """How torch notes what it has sent, whatever the device."""
-        reductions = torch.multiprocessing.reductions
-        allocator = CpuAllocator()
-        with allocator.user():
-            one = torch.ones(100)
-        reference = reductions.StorageWeakRef(one.untyped_storage())
-        reductions.shared_cache["a handle of ours"] = reference
-        try:
-            assert kinds(parker(allocator)) == {Obstacle.SHARED}
-        finally:
-            del reductions.shared_cache["a handle of ours"]
-        assert kinds(parker(allocator)) == set()
 
-    def test_a_process_group(self, parker: Make, tmp_path: Path) -> None:
-        parking = parker(CpuAllocator())
-        torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{tmp_path}/meeting", world_size=1, rank=0
-        )
-        try:
-            assert kinds(parking) == {Obstacle.PROCESS_GROUP}
-        finally:
-            torch.distributed.destroy_process_group()
-        assert kinds(parking) == set()
+def test_what_was_sent_to_another_process_is_refused(one: torch.Tensor, parking: Parker) -> None:
+    """How torch notes what it has sent, whatever the device."""
+    reductions = torch.multiprocessing.reductions
+    reference = reductions.StorageWeakRef(one.untyped_storage())
+    reductions.shared_cache["a handle of ours"] = reference
+    try:
+        assert kinds(parking) == {Obstacle.SHARED}
+    finally:
+        del reductions.shared_cache["a handle of ours"]
+    assert kinds(parking) == set()
 
-    def test_a_cuda_graph(self, parker: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-        # without CUDA the class cannot be made: only its object's existence matters
-        graph = torch.cuda.CUDAGraph
-        one = object.__new__(type("Graph", (graph,), {"__new__": object.__new__}))
-        assert kinds(parker(CpuAllocator())) == {Obstacle.CUDA_GRAPH}
-        assert one is not None
 
-    @pytest.mark.parametrize(
-        ("name", "value", "obstacle"),
-        [
-            ("mempools", 1, Obstacle.CUDA_GRAPH),
-            ("recording", True, Obstacle.CUDA_GRAPH),
-            ("streams", 1, Obstacle.OWN_STREAM),
-            ("name", "pluggable", Obstacle.ALLOCATOR),
-        ],
+def test_a_process_group_is_refused(parking: Parker, tmp_path: Path) -> None:
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/meeting", world_size=1, rank=0
     )
-    def test_what_the_allocator_tells(
-        self, parker: Make, name: str, value: Any, obstacle: Obstacle
-    ) -> None:
-        allocator = CpuAllocator()
-        setattr(allocator, name, value)
-        assert kinds(parker(allocator)) == {obstacle}
+    try:
+        assert kinds(parking) == {Obstacle.PROCESS_GROUP}
+    finally:
+        torch.distributed.destroy_process_group()
+    assert kinds(parking) == set()
 
-    def test_other_frameworks(self, parker: Make) -> None:
-        parking = parker(CpuAllocator(), others=lambda: ("CuPy",))
-        with pytest.raises(ParkRefused, match="CuPy may use the GPU"):
-            parking.park()
 
-    def test_no_figures_no_parking(self, parker: Make) -> None:
-        allocator = CpuAllocator(counts=False)
-        with allocator.user():
-            one = torch.ones(100)
-        assert kinds(parker(allocator)) == {Obstacle.NOT_RECONCILED}
-        assert one.sum() == 100
+@pytest.mark.parametrize(
+    ("name", "value", "obstacle"),
+    [
+        ("mempools", 1, Obstacle.CUDA_GRAPH),
+        ("recording", True, Obstacle.CUDA_GRAPH),
+        ("streams", 1, Obstacle.OWN_STREAM),
+        ("name", "pluggable", Obstacle.ALLOCATOR),
+        ("counts", False, Obstacle.NOT_RECONCILED),
+    ],
+)
+@pytest.mark.usefixtures("one")
+def test_what_the_allocator_tells(
+    cpu: Cpu, parking: Parker, name: str, value: Any, obstacle: Obstacle
+) -> None:
+    setattr(cpu, name, value)
+    assert kinds(parking) == {obstacle}
 
-    def test_what_is_parked_already(self, parker: Make) -> None:
-        allocator = CpuAllocator()
-        parking = parker(allocator)
-        with allocator.user():
-            one = torch.ones(1000)
-        needed = parking.bytes_to_park()
-        assert parking.park() == needed
-        with pytest.raises(ParkRefused, match="already"):
-            parking.park()
-        parking.resume()
-        assert one.sum() == 1000
+
+def test_other_frameworks_are_refused(parker: Make, cpu: Cpu) -> None:
+    parking = parker(cpu, others=lambda: ("CuPy",))
+    with pytest.raises(ParkRefused, match="CuPy may use the GPU"):
+        parking.park()
+
+
+def test_what_is_parked_already(one: torch.Tensor, parking: Parker) -> None:
+    needed = parking.bytes_to_park()
+    assert parking.park() == needed
+    with pytest.raises(ParkRefused, match="already"):
+        parking.park()
+    parking.resume()
+    assert one.sum() == 1000
 
 
 # -- any structure ----------------------------------------------------------------------------
@@ -489,9 +477,9 @@ def build(instructions: list[tuple[str, int, int]]) -> list[torch.Tensor]:
 def test_any_aliasing_survives(
     instructions: list[tuple[str, int, int]], exact: bool, chunk: int, keep: int
 ) -> None:
-    allocator = CpuAllocator(exact=exact)
-    parking = TorchParker(torch, allocator, others=tuple, chunk=chunk, keep=keep)
-    tensors = allocator.hold(lambda: build(instructions))
+    cpu = Cpu(exact=exact)
+    parking = Parker(torch, cpu, others=tuple, chunk=chunk, keep=keep)
+    tensors = cpu.hold(lambda: build(instructions))
     values = [one.detach().tolist() for one in tensors]
     versions = [one._version for one in tensors]
     groups = [one.untyped_storage().data_ptr() for one in tensors]
@@ -511,15 +499,15 @@ def test_any_aliasing_survives(
 
 
 def test_the_host_never_holds_more_than_is_parked(parker: Make) -> None:
-    allocator = CpuAllocator()
-    parking = parker(allocator, chunk=2**16, keep=2**17)
-    with allocator.user():
+    cpu = Cpu()
+    parking = parker(cpu, chunk=2**16, keep=2**17)
+    with cpu.user():
         kept = [torch.ones(size) for size in (1, 100_000, 7, 50_000, 3)]
     parked = parking.park()
     assert kept_by(parking) <= parked
     parking.resume()
     assert kept_by(parking) <= 2**17
-    assert "forget_host_buffers" in allocator.calls
+    assert "forget_host_buffers" in cpu.calls
     parking.park()
     assert kept_by(parking) <= parked
     parking.resume()
@@ -557,8 +545,8 @@ def trouble(monkeypatch: pytest.MonkeyPatch) -> Trouble:
 class Kept:
     """A model under training, and how to see that it is unharmed."""
 
-    def __init__(self, allocator: CpuAllocator) -> None:
-        with allocator.user():
+    def __init__(self, cpu: Cpu) -> None:
+        with cpu.user():
             torch.default_generator.manual_seed(3)
             self.net, self.x = Net(), torch.randn(16, 32)
             self.optimizer = torch.optim.AdamW(self.net.parameters())
@@ -569,10 +557,14 @@ class Kept:
         return [one.tolist() for one in state(self.net, self.optimizer)] == self.before
 
 
-def test_no_room_at_resume_loses_nothing(parker: Make, trouble: Trouble) -> None:
-    allocator = CpuAllocator()
-    parking = parker(allocator)
-    kept = Kept(allocator)
+@pytest.fixture
+def kept(cpu: Cpu) -> Kept:
+    return Kept(cpu)
+
+
+def test_no_room_at_resume_loses_nothing(
+    cpu: Cpu, parking: Parker, kept: Kept, trouble: Trouble
+) -> None:
     parking.park()
     for left in (0, 1, len(parking._parked) // 2, len(parking._parked) - 1):
         trouble.grow_left = left
@@ -580,19 +572,7 @@ def test_no_room_at_resume_loses_nothing(parker: Make, trouble: Trouble) -> None
             parking.resume()
         assert isinstance(caught.value.__cause__, torch.OutOfMemoryError)
         assert parking.is_parked
-        figures = allocator.figures(allocator.devices()[0])
-        assert figures is not None
-        assert figures.requested == 0  # whoever has the GPU now has room
-        trouble.grow_left = float("inf")
-    parking.resume()
-    assert kept.is_whole()
-
-
-def test_ctrl_c_at_resume_loses_nothing(parker: Make, trouble: Trouble) -> None:
-    allocator = CpuAllocator()
-    parking = parker(allocator)
-    kept = Kept(allocator)
-    parking.park()
+        assert requested(cpu) == 0  # whoever has the GPU now has room
     trouble.grow_left, trouble.error = 4, KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         parking.resume()
@@ -603,10 +583,9 @@ def test_ctrl_c_at_resume_loses_nothing(parker: Make, trouble: Trouble) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 1, 10])
-def test_broken_off_while_letting_go(parker: Make, trouble: Trouble, left: int) -> None:
-    allocator = CpuAllocator()
-    parking = parker(allocator)
-    kept = Kept(allocator)
+def test_broken_off_while_letting_go(
+    parking: Parker, kept: Kept, trouble: Trouble, left: int
+) -> None:
     trouble.shrink_left, trouble.error = left, RuntimeError("CUDA error: unknown error")
     with pytest.raises(ParkFailed, match="is as it was: CUDA error: unknown error"):
         parking.park()
@@ -614,22 +593,20 @@ def test_broken_off_while_letting_go(parker: Make, trouble: Trouble, left: int) 
     assert kept.is_whole()
 
 
-def test_broken_off_and_no_way_back_keeps_the_copies(parker: Make, trouble: Trouble) -> None:
-    allocator = CpuAllocator()
-    parking = parker(allocator)
-    kept = Kept(allocator)
+def test_broken_off_and_no_way_back_keeps_the_copies(
+    parking: Parker, kept: Kept, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trouble.shrink_left, trouble.grow_left = 10, 3
 
-    real = TorchParker._free
-    with pytest.MonkeyPatch.context() as patch:
+    real = parking._free
 
-        def free(self: TorchParker, copies: Any) -> None:
-            trouble.shrink_left = float("inf")
-            real(self, copies)
+    def free(copies: Any) -> None:
+        trouble.shrink_left = float("inf")
+        real(copies)
 
-        patch.setattr(TorchParker, "_free", free)
-        with pytest.raises(ParkFailed, match="kept in host memory, complete"):
-            parking.park()
+    monkeypatch.setattr(parking, "_free", free)
+    with pytest.raises(ParkFailed, match="kept in host memory, complete"):
+        parking.park()
     assert parking.is_parked
     trouble.grow_left = float("inf")
     parking.resume()
@@ -637,10 +614,10 @@ def test_broken_off_and_no_way_back_keeps_the_copies(parker: Make, trouble: Trou
 
 
 def test_no_host_memory_changes_nothing(parker: Make) -> None:
-    allocator = CpuAllocator()
-    parking = parker(allocator, chunk=4096)
-    kept = Kept(allocator)
-    allocator.fail_host_after = 3
+    cpu = Cpu()
+    parking = parker(cpu, chunk=4096)
+    kept = Kept(cpu)
+    cpu.fail_host_after = 3
     with pytest.raises(ParkFailed, match="nothing has changed: CUDA error: out of host memory"):
         parking.park()
     assert not parking.is_parked
@@ -649,16 +626,17 @@ def test_no_host_memory_changes_nothing(parker: Make) -> None:
 
 
 def test_a_broken_driver_changes_nothing(
-    parker: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    cpu: Cpu,
+    parking: Parker,
+    kept: Kept,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    allocator = CpuAllocator()
-    parking = parker(allocator)
-    kept = Kept(allocator)
 
     def broken() -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nand more")
 
-    monkeypatch.setattr(allocator, "empty_cache", broken)
+    monkeypatch.setattr(cpu, "empty_cache", broken)
     assert parking.trim() == 0
     assert "illegal memory access" in caplog.text
     with pytest.raises(ParkFailed, match="nothing has changed: CUDA error: an illegal memory ac"):
@@ -667,11 +645,7 @@ def test_a_broken_driver_changes_nothing(
     assert kept.is_whole()
 
 
-def test_a_damaged_copy_is_told(parker: Make) -> None:
-    allocator = CpuAllocator()
-    parking = parker(allocator)
-    with allocator.user():
-        one = torch.ones(1000)
+def test_a_damaged_copy_is_told(one: torch.Tensor, parking: Parker) -> None:
     parking.park()
     (place,) = [copy for copy in parking._parked if copy.size == 4000]
     place.pieces[0][17] ^= 4
@@ -696,11 +670,9 @@ def test_every_flipped_bit_changes_the_checksum(data: bytes, draw: st.DataObject
 # -- the rest -----------------------------------------------------------------------------------
 
 
-def test_parked_tensors_can_be_printed(parker: Make) -> None:
+def test_parked_tensors_can_be_printed(cpu: Cpu, parking: Parker) -> None:
     """A front end shows variables at any time; torch would read memory that is not there."""
-    allocator = CpuAllocator()
-    parking = parker(allocator)
-    with allocator.user():
+    with cpu.user():
         one = torch.nn.Parameter(torch.ones(3, 4))
         part, sparse = one[1:], torch.eye(3).to_sparse()
     real = torch._tensor_str._str
@@ -714,9 +686,7 @@ def test_parked_tensors_can_be_printed(parker: Make) -> None:
     assert repr(one.detach()[0]) == "tensor([1., 1., 1., 1.])"
 
 
-def test_trim_and_resume_without_anything(parker: Make) -> None:
-    allocator = CpuAllocator()
-    parking = parker(allocator)
+def test_trim_and_resume_without_anything(cpu: Cpu, parking: Parker) -> None:
     parking.resume()
 
     class Cycle:
@@ -725,33 +695,32 @@ def test_trim_and_resume_without_anything(parker: Make) -> None:
 
     gc.disable()
     try:
-        with allocator.user():
+        with cpu.user():
             gone = weakref.ref(Cycle())
-        allocator.figures(allocator.devices()[0])
+        cpu.figures(cpu.devices()[0])
         assert gone() is not None
         assert parking.trim() >= 400_000
         assert gone() is None
     finally:
         gc.enable()
-    assert allocator.calls == ["clear_workspaces", "empty_cache"]
+    assert cpu.calls == ["clear_workspaces", "empty_cache"]
 
 
-def test_workspaces_stay_while_there_is_a_graph(parker: Make) -> None:
+def test_workspaces_stay_while_there_is_a_graph(cpu: Cpu, parking: Parker) -> None:
     """It may have their addresses, and would write to what is somebody else's when it is played."""
-    allocator = CpuAllocator()
-    graph = object.__new__(type("Graph", (torch.cuda.CUDAGraph,), {"__new__": object.__new__}))
-    parker(allocator).trim()
-    assert allocator.calls == ["empty_cache"]
+    graph = a_graph()
+    parking.trim()
+    assert cpu.calls == ["empty_cache"]
     assert graph is not None
 
 
-def test_dead_proxies_do_no_harm(parker: Make) -> None:
+def test_dead_proxies_do_no_harm(parking: Parker) -> None:
     class Proxy:
         @property
         def __class__(self) -> type:  # type: ignore[override]
             raise AssertionError("nobody may look here")
 
     proxy, plain = Proxy(), SimpleNamespace(next_functions=3)
-    assert obstacles_of(parker(CpuAllocator())) == ()
+    assert obstacles_of(parking) == ()
     assert type(proxy) is Proxy
     assert plain.next_functions == 3
