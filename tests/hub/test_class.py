@@ -245,11 +245,16 @@ def test_a_lease_that_has_ended_is_not_released_again(hub: RunningHub) -> None:
             ("info", "There was nothing to do: you have no such lease any more."),
         ):
             assert note(browser.post("/services/gpushare/release", data=wish)) == expected
-        kept = client.request()["lease"]
-        answer = browser.post(
-            "/services/gpushare/keep", data={**wish, "lease": kept, "seconds": "0"}
-        )
-        assert note(answer) == ("info", "There was nothing to do: the GPU was not kept.")
+        kept = client.request(kernel_id="k")["lease"]
+        for seconds, expected in (
+            ("0", ("info", "There was nothing to do: the GPU was not kept.")),
+            ("", ("success", "The GPU is kept for 15 min.")),
+            ("0", ("success", "The GPU is kept no longer.")),
+        ):
+            keep = {**wish, "lease": kept, "seconds": seconds}
+            assert note(browser.post("/services/gpushare/keep", data=keep)) == expected
+        nonsense = {**wish, "lease": kept, "seconds": "soon"}
+        assert browser.post("/services/gpushare/keep", data=nonsense).status_code == 400
         waiting = browser.post(
             "/services/gpushare/release", data={**wish, "lease": kept, "state": "queued"}
         )
