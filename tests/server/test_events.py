@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from prometheus_client.utils import floatToGoString
 from support.jupyter import Home, Server, wait_for
-from support.node import NodeClient, RemoteError, RunningNode, open_directory, token_file
+from support.node import RemoteError, RunningNode, open_directory, token_file
 
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.server.leaseevents import SCHEMA_ID, changes
@@ -164,26 +165,26 @@ def metrics(server: Any) -> str:
     return text
 
 
-def test_metrics_tell_no_names(home: Home) -> None:
-    server = home.serve()
-    status = server.wait_connected()
-    with NodeClient(home.socket) as client:
-        granted = client.request(gpus=2, memory=4 * 2**30)
+def test_metrics_tell_no_names(servers: dict[str, Server], shared_node: RunningNode) -> None:
+    server = servers["alice"]
+    with shared_node.client("alice") as client:
+        granted = client.request(memory=4 * 2**30)
 
         def shown() -> bool:
             return 'jupyter_gpushare_leases{state="active"} 1.0' in metrics(server)
 
         wait_for(shown, what="the lease in the metrics")
         text = metrics(server)
-        assert "jupyter_gpushare_up 1.0" in text
-        assert 'jupyter_gpushare_gpus{health="ok"} 2.0' in text
-        for gpu in status["gpus"]:
-            line = f'jupyter_gpushare_gpu_memory_bytes{{gpu="{gpu["uuid"]}"}} '
-            shown_bytes = next(x for x in text.splitlines() if x.startswith(line))
-            assert float(shown_bytes.removeprefix(line)) == gpu["memory"]
-        assert "jupyter_gpushare_quota_used_gpus 2.0" in text
+        (gpu,) = client.call(Method.STATUS)["gpus"]
+        memory = floatToGoString(gpu["memory"])
+        for line in (
+            *("jupyter_gpushare_up 1.0", 'jupyter_gpushare_gpus{health="ok"} 1.0'),
+            f'jupyter_gpushare_gpu_memory_bytes{{gpu="{gpu["uuid"]}"}} {memory}',
+            "jupyter_gpushare_quota_used_gpus 1.0",
+        ):
+            assert line in text
         assert granted["lease"] not in text
-        assert f'"{status["environment"]}"' not in text
+        assert '"alice"' not in text
     with server.anonymous() as nobody:
         assert nobody.get("metrics").status_code in (302, 403)
 

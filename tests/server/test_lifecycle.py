@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +20,12 @@ sys.path.insert(0, {tests!r})
 from support.node import NodeClient
 client = NodeClient(os.environ["JUPYTER_GPUSHARE_SOCKET"])
 granted = client.request(kernel_id=os.environ["JUPYTER_GPUSHARE_KERNEL_ID"], gpus={gpus})
-print(granted["lease"])
+print(granted["lease"], flush=True)
 """
 
-HOLD_IN_ORPHAN = """
-import os, subprocess, sys
-code = '''
-import os, sys, time
-sys.path.insert(0, {tests!r})
-from support.node import NodeClient
-client = NodeClient(os.environ["JUPYTER_GPUSHARE_SOCKET"])
-print(client.request(kernel_id=os.environ["JUPYTER_GPUSHARE_KERNEL_ID"])["lease"], flush=True)
-time.sleep(600)
-'''
-child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
+IN_ORPHAN = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {code!r}], stdout=subprocess.PIPE, text=True,
                          start_new_session=True)
 print(child.stdout.readline().strip())
 """
@@ -100,7 +91,8 @@ def test_shutdown_restart_and_death_free_the_gpus(server: Server) -> None:
 def test_what_a_kernel_left_running_loses_its_lease(server: Server) -> None:
     """The kernel's process is gone, but its lease is another process's: only telling ends it."""
     kernel = server.start_kernel()
-    orphans = kernel.run(HOLD_IN_ORPHAN.replace("{tests!r}", repr(str(TESTS)))).strip()
+    code = f"{HOLD.format(tests=str(TESTS), gpus=1)}\nimport time; time.sleep(600)"
+    orphans = kernel.run(IN_ORPHAN.format(code=code)).strip()
     assert lease(server, orphans) is not None
     kernel.shutdown()
     gone(server, orphans)
@@ -108,15 +100,11 @@ def test_what_a_kernel_left_running_loses_its_lease(server: Server) -> None:
     assert any("kernel was shut down" in text for text in texts), texts
 
 
-@pytest.mark.parametrize("end", [Server.stop, Server.kill])
-def test_a_server_that_ends_ends_its_kernels_leases(
-    home: Home, end: Callable[[Server], None]
-) -> None:
-    keeper = home.serve()
-    keeper.wait_connected()
-    other = home.serve()
-    other.wait_connected()
-    held = hold(other.start_kernel())
-    assert lease(keeper, held) is not None
-    end(other)  # of one that is killed, the kernels notice that their parent is gone
-    gone(keeper, held, 20)
+def test_a_server_that_ends_ends_its_kernels_leases(home: Home, server: Server) -> None:
+    for end in (Server.stop, Server.kill):
+        other = home.serve()
+        other.wait_connected()
+        held = hold(other.start_kernel())
+        assert lease(server, held) is not None
+        end(other)  # of one that is killed, the kernels notice that their parent is gone
+        gone(server, held, 20)

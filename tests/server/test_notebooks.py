@@ -1,4 +1,4 @@
-"""A notebook's wishes reach its kernel when they are needed, whatever the front end did before."""
+"""A notebook's wishes reach its kernel when they are needed, and its lease says where it is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import stat
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,26 +69,26 @@ def server(shared: tuple[Home, Server]) -> Iterator[Server]:
     wait_for(lambda: not server.gpushare("status")["leases"], what="the leases' end")
 
 
+def lease(server: Server) -> dict[str, Any]:
+    (found,) = server.gpushare("status")["leases"]
+    return dict(found)
+
+
 def test_a_renamed_notebook_has_its_new_name_at_once(home: Home, server: Server) -> None:
     write(home.work / "old.ipynb", None)
     kernel = open_as_lab_does(server, "old.ipynb")
     kernel.run(ASK)
-    (lease,) = server.gpushare("status")["leases"]
-    assert lease["name"] == "old.ipynb"
+    old = lease(server)
+    assert old["name"] == "old.ipynb"
     (session,) = server.api.get("api/sessions").json()
     body = {"path": "new.ipynb", "source": "old.ipynb"}
     assert server.api.patch("api/contents/old.ipynb", json=body).status_code == 200
     rename(server, session["id"], "new.ipynb")
-    (same,) = server.gpushare("status")["leases"]
-    assert (same["id"], same["name"]) == (lease["id"], "new.ipynb")
-    assert same["path"] == lease["path"].replace("old.ipynb", "new.ipynb")
+    same = lease(server)
+    assert (same["id"], same["name"]) == (old["id"], "new.ipynb")
+    assert same["path"] == old["path"].replace("old.ipynb", "new.ipynb")
     events = server.gpushare("history")["events"]
     assert "is called new.ipynb now" in [one["text"] for one in events]
-
-
-def lease(server: Server) -> dict[str, Any]:
-    (found,) = server.gpushare("status")["leases"]
-    return dict(found)
 
 
 def test_the_first_import_gets_what_the_notebook_asks(home: Home, server: Server) -> None:
@@ -236,3 +237,37 @@ def test_without_a_server_to_ask_the_wishes_of_the_start_count(home: Home, serve
     path = door(server)
     gone = f"import os; os.environ['JUPYTER_GPUSHARE_NOTEBOOK_SOCKET'] = '{path.parent}/gone'; "
     assert kernel.run(gone + ASK) == f"1 {4 * GIB}\n"
+
+
+# -- where the notebook or script is ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["as JupyterLab asks", "without a name"])
+def test_the_path_of_a_kernels_lease(home: Home, server: Server, named: bool) -> None:
+    """With a name or without, the server tells the kernel where the file is."""
+    path = "sub folder/n\u00f6te.ipynb"
+    write(home.work / path, None)
+    kernel = server.start_kernel(path, **({} if named else {"name": None}))
+    kernel.run(ASK)
+    found = lease(server)
+    assert found["path"] == str(home.work / path)
+    assert found["name"] == "n\u00f6te.ipynb"
+    # The session of the kernel says where that is under the root.
+    (session,) = server.api.get("api/sessions").json()
+    assert (session["kernel"]["id"], session["path"]) == (found["kernel_id"], path)
+
+
+def test_a_kernel_without_a_notebook_has_no_path_and_a_script_has_its_own(
+    home: Home, server: Server
+) -> None:
+    script = home.work / "train.py"
+    script.write_text(f"{ASK}\nimport json; print(json.dumps(c.status()['leases'][-1]))\n")
+    kernel = server.start_kernel()
+    # Started as a person would in a terminal: by its name, in its folder.
+    run = f"[{sys.executable!r}, 'train.py'], cwd={str(home.work)!r}, capture_output=True"
+    printed = kernel.run(f"import subprocess; print(subprocess.run({run}).stdout.decode())")
+    told = json.loads(printed.splitlines()[1])
+    assert (told["kind"], told["path"], told["name"]) == ("process", str(script), "train.py")
+    kernel.run(ASK)
+    (own,) = (one for one in server.gpushare("status")["leases"] if one["kind"] == "kernel")
+    assert (own["path"], own["kernel_id"]) == (None, kernel.id)
