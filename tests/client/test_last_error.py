@@ -6,7 +6,6 @@ tells the story from end to end.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import sys
 import weakref
@@ -114,67 +113,54 @@ def test_a_group_is_looked_into() -> None:
     assert refs.alive() == set()
 
 
-def test_a_suspended_generator_goes_on_and_one_that_ended_is_cleared() -> None:
-    refs = Refs()
-    caught: list[BaseException] = []
+class Pause:
+    def __await__(self) -> Iterator[None]:
+        yield
 
-    def suspended() -> Iterator[int]:
-        kept = thing(refs, "suspended")
-        try:
-            yield 1
-        except ValueError as error:
-            caught.append(error)
-        yield id(kept)
+
+def generator(refs: Refs, caught: list[BaseException]) -> Iterator[Any]:
+    kept = thing(refs, "suspended")
+    try:
+        raise ValueError("mine")
+    except ValueError as error:
+        caught.append(error)
+    yield
+    yield type(kept)
+
+
+async def coroutine(refs: Refs, caught: list[BaseException]) -> Any:
+    kept = thing(refs, "suspended")
+    try:
+        raise ValueError("mine")
+    except ValueError as error:
+        caught.append(error)
+    await Pause()
+    await Pause()
+    return type(kept)
+
+
+@pytest.mark.parametrize("kind", [generator, coroutine])
+def test_what_is_suspended_goes_on_and_what_has_ended_is_cleared(kind: Any) -> None:
+    refs, caught = Refs(), list[BaseException]()
 
     def ended() -> Iterator[int]:
         kept = thing(refs, "ended")
         yield id(kept)
         raise caught[0]
 
-    one, two = suspended(), ended()
-    next(one)
+    one, two = kind(refs, caught), ended()
+    one.send(None)
     next(two)
-    one.throw(ValueError("thrown in"))
-    error = raised(lambda: next(two))
-    clear(frames_of(error))
-    assert refs.alive() == {"suspended"}
-    assert next(one, "ended") == "ended", "it was not closed: it went on to its end"
-
-
-def test_a_suspended_coroutine_goes_on() -> None:
-    refs = Refs()
-
-    async def story() -> str:
-        caught: list[BaseException] = []
-        go_on = asyncio.Event()
-
-        async def worker() -> str:
-            kept = thing(refs, "coroutine")
-            try:
-                raise ValueError("mine")
-            except ValueError as error:
-                caught.append(error)
-            await go_on.wait()
-            return type(kept).__name__
-
-        task = asyncio.ensure_future(worker())
-        while not caught:
-            await asyncio.sleep(0)
-        clear(frames_of(caught[0]))
-        go_on.set()
-        return await task
-
-    assert asyncio.run(story()) == "Thing"
-
-
-def test_what_still_runs_is_left_alone() -> None:
-    refs = Refs()
-    kept = thing(refs, "runs")
+    runs = thing(refs, "runs")
     try:
-        raise ValueError("here")
+        next(two)
     except ValueError as error:
         clear(frames_of(error))
-    assert isinstance(kept, Thing)
+    assert refs.alive() == {"suspended", "runs"}
+    assert isinstance(runs, Thing)
+    one.send(None)
+    with pytest.raises(StopIteration):
+        one.send(None)
 
 
 # -- names -------------------------------------------------------------------------------------
