@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -47,42 +45,23 @@ def test_built_in(module: str) -> None:
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 
-def test_unknown() -> None:
-    assert registry.find("json") is None
-
-
-def test_another_packages_adapter(tmp_path: Path) -> None:
+def test_another_packages_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real installed distribution: metadata on ``sys.path`` with the entry point."""
     (tmp_path / "their_adapter.py").write_text("class Adapter:\n    name = 'Theirs'\n")
     metadata = tmp_path / "their_adapter-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: their-adapter\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(
-        "[jupyter_gpushare.adapters]\n"
-        "theirs = their_adapter:Adapter\n"
-        "torch = their_adapter:Adapter\n"
-    )
-    code = """
-from jupyter_gpushare._boot import FRAMEWORKS
-from jupyter_gpushare.client.adapters import registry
-from jupyter_gpushare.client.adapters.cupy import CuPyAdapter
-print(*(registry.find(m).name for m in ("theirs", "torch")))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.stdout.strip() == "Theirs PyTorch", done.stderr
+    ours = "theirs = their_adapter:Adapter\ntorch = their_adapter:Adapter\n"
+    (metadata / "entry_points.txt").write_text(f"[jupyter_gpushare.adapters]\n{ours}")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = [registry.find(module) for module in ("theirs", "torch", "json")]
+    assert [one and one.name for one in found] == ["Theirs", "PyTorch", None]
 
 
-class TestGrant:
-    def test_the_smallest_counts(self) -> None:
-        several = grant(gpu(24 * GIB), gpu(8 * GIB), gpu(8 * GIB, capacity=80 * GIB))
-        assert several.allocator_limit == 8 * GIB - 768 * 2**20
-        assert several.allocator_fraction == pytest.approx((8 - 0.75) / 80)
+def test_the_smallest_counts() -> None:
+    several = grant(gpu(24 * GIB), gpu(8 * GIB), gpu(8 * GIB, capacity=80 * GIB))
+    assert several.allocator_limit == 8 * GIB - 768 * 2**20
+    assert several.allocator_fraction == pytest.approx((8 - 0.75) / 80)
 
 
 CASES = [
@@ -178,69 +157,70 @@ class CuPy(ModuleType):
         return self.pools.setdefault(self.device, Pool())
 
 
-class TestCuPysLimit:
-    @pytest.fixture(autouse=True)
-    def clean(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("CUPY_GPU_MEMORY_LIMIT", "")
-        monkeypatch.delenv("CUPY_GPU_MEMORY_LIMIT")
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> CuPy:
+    """With no limit of the user's."""
+    monkeypatch.setenv("CUPY_GPU_MEMORY_LIMIT", "")
+    monkeypatch.delenv("CUPY_GPU_MEMORY_LIMIT")
+    return CuPy()
 
-    def adapter(self, said: list[str], *, started: bool = True) -> CuPyAdapter:
-        return CuPyAdapter(said.append, lambda: started)
 
-    def test_raised_and_lowered_live(self) -> None:
-        said: list[str] = []
-        adapter, cupy = self.adapter(said), CuPy()
-        adapter.before(grant(gpu(8 * GIB), gpu(8 * GIB, index=1)))
-        adapter.after(cupy, grant(gpu(8 * GIB), gpu(8 * GIB, index=1)))
-        assert cupy.pools == {}  # nothing is started for a limit
-        pool = cupy.get_default_memory_pool()
-        assert pool.limit == 8 * GIB - 768 * 2**20
-        adapter.after(cupy, grant(gpu(8 * GIB), gpu(12 * GIB, index=1)))
-        assert pool.limit == 8 * GIB - 768 * 2**20
-        assert cupy.pools[1].limit == 12 * GIB - 768 * 2**20
-        adapter.after(cupy, grant(gpu(24 * GIB), gpu(24 * GIB, index=1)))
-        assert (pool.limit, cupy.pools[1].limit) == (0, 0)
-        pool.used, pool.free, pool.calls[:] = 2 * GIB, 9 * GIB, []
-        adapter.after(cupy, grant(gpu(8 * GIB), gpu(24 * GIB, index=1)))
-        assert pool.calls == ["free", "limit"]
-        assert said == []
-        pool.used = 7 * GIB
-        adapter.after(cupy, None)
-        adapter.after(cupy, grant(gpu(4 * GIB), gpu(24 * GIB, index=1)))
-        assert pool.limit == 4 * GIB - 768 * 2**20
-        assert "its arrays take 7 GiB. They stay" in said[0]
+def test_cupys_limit_is_raised_and_lowered_live(cupy: CuPy) -> None:
+    said: list[str] = []
+    adapter = CuPyAdapter(said.append, lambda: True)
 
-    def test_the_users_own_limit_stays(self) -> None:
-        adapter, cupy = self.adapter([]), CuPy()
-        adapter.after(cupy, grant(gpu(8 * GIB)))
-        cupy.get_default_memory_pool().set_limit(size=17)
-        adapter.after(cupy, grant(gpu(12 * GIB)))
-        assert cupy.pools[0].limit == 17
+    def told(*memory: int) -> None:
+        adapter.after(cupy, grant(*(gpu(one * GIB, index=i) for i, one in enumerate(memory))))
 
-    def test_cuda_is_not_started_for_it(self) -> None:
-        adapter, cupy = self.adapter([], started=False), CuPy()
-        adapter.after(cupy, grant(gpu(8 * GIB)))
-        adapter.after(cupy, grant(gpu(12 * GIB)))
-        assert cupy.pools == {}
-        assert cupy.get_default_memory_pool().limit == 12 * GIB - 768 * 2**20
+    adapter.before(grant(gpu(8 * GIB), gpu(8 * GIB, index=1)))
+    told(8, 8)
+    assert cupy.pools == {}  # nothing is started for a limit
+    pool = cupy.get_default_memory_pool()
+    assert pool.limit == 8 * GIB - 768 * 2**20
+    told(8, 12)
+    assert pool.limit == 8 * GIB - 768 * 2**20
+    assert cupy.pools[1].limit == 12 * GIB - 768 * 2**20
+    told(24, 24)
+    assert (pool.limit, cupy.pools[1].limit) == (0, 0)
+    pool.used, pool.free, pool.calls[:] = 2 * GIB, 9 * GIB, []
+    told(8, 24)
+    assert pool.calls == ["free", "limit"]
+    assert said == []
+    pool.used = 7 * GIB
+    adapter.after(cupy, None)
+    told(4, 24)
+    assert pool.limit == 4 * GIB - 768 * 2**20
+    assert "its arrays take 7 GiB. They stay" in said[0]
+    pool.set_limit(size=17)
+    told(12, 24)
+    assert pool.limit == 17, "the user's own limit stays"
 
-    def test_its_parker_empties_pools_and_refuses_the_rest(self) -> None:
-        adapter, cupy = self.adapter([]), CuPy()
-        parker = parker_of(adapter, cupy)
-        assert parker is parker_of(adapter, cupy)
-        assert parker is not None
-        pool = cupy.get_default_memory_pool()
-        pool.used, pool.free = 2, 40
-        assert parker.trim() == 40
-        assert cupy.pinned.calls == ["free"]
-        pool.free = 30
-        parker.drop_cache()
-        assert pool.free == 0
-        assert cupy.synchronized == 1, "at a gate the next task finds the GPU idle"
-        with pytest.raises(ParkRefused, match="CuPy array cannot be moved"):
-            parker.park()
-        parker.resume()
-        assert (parker.is_parked, parker.bytes_to_park()) == (False, 0)
+
+def test_cuda_is_not_started_for_cupys_limit(cupy: CuPy) -> None:
+    adapter = CuPyAdapter(print, lambda: False)
+    for memory in (8 * GIB, 12 * GIB):
+        adapter.after(cupy, grant(gpu(memory)))
+    assert cupy.pools == {}
+    assert cupy.get_default_memory_pool().limit == 12 * GIB - 768 * 2**20
+
+
+def test_cupys_parker_empties_pools_and_refuses_the_rest(cupy: CuPy) -> None:
+    adapter = CuPyAdapter(print, lambda: True)
+    parker = parker_of(adapter, cupy)
+    assert parker is parker_of(adapter, cupy)
+    assert parker is not None
+    pool = cupy.get_default_memory_pool()
+    pool.used, pool.free = 2, 40
+    assert parker.trim() == 40
+    assert cupy.pinned.calls == ["free"]
+    pool.free = 30
+    parker.drop_cache()
+    assert pool.free == 0
+    assert cupy.synchronized == 1, "at a gate the next task finds the GPU idle"
+    with pytest.raises(ParkRefused, match="CuPy array cannot be moved"):
+        parker.park()
+    parker.resume()
+    assert (parker.is_parked, parker.bytes_to_park()) == (False, 0)
 
 
 def test_adapters_that_know_nothing_of_parking_keep_working() -> None:
@@ -253,10 +233,7 @@ def test_adapters_that_know_nothing_of_parking_keep_working() -> None:
         assert parker_of(registry.find(module), ModuleType(module)) is None
 
 
-class TestOthersOnTheGpu:
-    def test_none(self) -> None:
-        assert others_on_gpu(modules={"torch": ModuleType("torch")}) == ()
-
-    def test_what_does_not_say_counts(self) -> None:
-        loaded = {name: ModuleType(name) for name in ("torch", "cupy", "mxnet", "pycuda.driver")}
-        assert others_on_gpu(modules=loaded) == ("CuPy", "MXNet", "PyCUDA")
+def test_others_on_the_gpu_are_all_that_do_not_say_otherwise() -> None:
+    loaded = {name: ModuleType(name) for name in ("torch", "cupy", "mxnet", "pycuda.driver")}
+    assert others_on_gpu(modules={"torch": loaded["torch"]}) == ()
+    assert others_on_gpu(modules=loaded) == ("CuPy", "MXNet", "PyCUDA")
