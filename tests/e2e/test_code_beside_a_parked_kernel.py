@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.cuda import GIB, Call, Cuda
-from support.driverstage import FILL, READ, Stage, cuda_stubs, fill, lasting_stage, shared_stage
+from support.driverstage import READ, Stage, cuda_stubs, fill, lasting_stage, shared_stage
 from support.kernel import WITHIN, Kernel, Shown, runs_long, shows
 from support.node import until
 
@@ -53,8 +53,11 @@ def comm(kernel: Kernel, kind: str, **content: Any) -> None:
 
 def test_a_cell_that_only_begins_with_our_magic_is_a_cell(stage: Stage) -> None:
     with stage.kernel("alice") as alice:
-        park(stage, alice)
-        assert "parked" in alice.ok("%gpushare status").plain()
+        fill(alice)
+        refused = alice.run(f"%gpushare park\n{READ}")
+        assert "a cell of its own" in refused.stream("stderr")
+        assert refused.stream() == "", "and the rest of it is not run"
+        parked(stage, alice)
         alice.ok("# twice\n%gpushare status\n\n%gpushare quota")
         stage.until_state("alice", "parked")
         shown = alice.ok(f"%gpushare status\n{READ}")
@@ -161,16 +164,6 @@ def test_an_interrupt_while_memory_comes_back_stops_the_cell_and_nothing_else(
         assert alice.ok("print('ran' in globals())").stream().strip() == "False"
 
 
-def test_a_failed_parking_leaves_the_cells_alone(stage: Stage) -> None:
-    with stage.kernel("alice") as alice:
-        fill(alice)
-        stage.until_measured("alice", 4 * GIB)
-        stage.world.fault(Call.LOCK, Cuda.NOT_PERMITTED)
-        assert error(alice.run("%gpushare park")).startswith("CannotGive")
-        assert alice.ok(READ).stream().strip() == SAID
-        assert alice.ok(FILL.replace("alice", "Alice")).reply
-
-
 def test_a_cell_that_waits_for_a_parking_says_so(stage: Stage) -> None:
     with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
         fill(alice)
@@ -195,18 +188,21 @@ def gone(stage: Stage, who: str) -> bool:
     return all(one["environment"] != who for one in status["leases"])
 
 
-def test_a_kernel_that_is_shut_down_while_it_parks_leaves_nothing(stage: Stage) -> None:
-    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
+@pytest.mark.parametrize("now", [False, True], ids=["asked", "killed"])
+def test_a_kernel_that_ends_while_it_parks_leaves_nothing(stage: Stage, now: bool) -> None:
+    with stage.kernel("alice") as alice, stage.node.client("bob") as bob:
         fill(alice)
         stage.until_measured("alice", 4 * GIB)
         stage.world.slow(Call.CHECKPOINT, 3000)
-        wants = bob.start("%gpushare request")
+        wants = bob.ask()
         stage.until_state("alice", "parking")
-        alice.manager.shutdown_kernel(now=False)
+        alice.manager.shutdown_kernel(now=now)
         until(lambda: gone(stage, "alice"), "her lease is gone")
         assert stage.root.call(Method.STATUS)["node"]["parked_memory"] == 0
-        bob.finish(wants)
-        stage.until_state("bob", "active", "idle")
+        bob.call(Method.RELEASE, lease=bob.wait(wants)["lease"])
+        until(
+            lambda: not stage.root.call(Method.STATUS)["gpus"][0]["used"], "nothing of it is left"
+        )
 
 
 def test_a_kernel_that_is_restarted_while_it_waits_to_resume_starts_anew(stage: Stage) -> None:
@@ -277,12 +273,14 @@ def test_help_on_a_variable_says_where_its_memory_is(stage: Stage) -> None:
         assert "alice was here" in help_on("shown")
 
 
-def test_what_a_page_asks_of_widgets_takes_no_gpu_and_a_callback_does(stage: Stage) -> None:
+def test_what_a_page_asks_of_widgets_takes_no_gpu_and_a_callback_has_it_or_is_not_called(
+    stage: Stage,
+) -> None:
     with stage.kernel("alice") as alice:
         fill(alice)
         made = alice.ok(
             "from comm import create_comm\nheard = []\nline = create_comm(target_name='x')\n"
-            "line.on_msg(lambda message: heard.append(message['content']['data']))\n"
+            "line.on_msg(lambda message: heard.append(message['content']['data']['method']))\n"
             "print(line.comm_id)"
         )
         line = made.stream().strip()
@@ -290,32 +288,12 @@ def test_what_a_page_asks_of_widgets_takes_no_gpu_and_a_callback_does(stage: Sta
         comm(alice, "comm_msg", comm_id=line, data={"method": "request_state"})
         assert "parked" in alice.ok("%gpushare status").plain()
         assert stage.lease("alice")["state"] == "parked"
-        comm(alice, "comm_msg", comm_id=line, data={"method": "update"})
-        until(lambda: stage.lease("alice")["rung"] is None, "it has its memory again")
-        heard = "[{'method': 'request_state'}, {'method': 'update'}]"
-        assert alice.ok("print(heard)").stream().strip() == heard
-
-
-def test_a_callback_that_cannot_have_its_memory_back_is_not_called(stage: Stage) -> None:
-    with stage.kernel("alice") as alice:
-        fill(alice)
-        made = alice.ok(
-            "from comm import create_comm\nheard = []\nline = create_comm(target_name='x')\n"
-            "line.on_msg(lambda message: heard.append(read()))\nprint(line.comm_id)"
-        )
-        parked(stage, alice)
         stage.world.fault(Call.RESTORE, Cuda.UNKNOWN)
-        comm(alice, "comm_msg", comm_id=made.stream().strip(), data={"method": "update"})
+        comm(alice, "comm_msg", comm_id=line, data={"method": "in vain"})
         assert "resuming" in alice.ok("%gpushare status").plain()
         stage.world.heal()
-        assert alice.ok(f"{READ}; print(heard)").stream() == f"{SAID}\n[]\n"
-
-
-def test_parking_by_hand_needs_a_cell_of_its_own(stage: Stage) -> None:
-    with stage.kernel("alice") as alice:
-        fill(alice)
-        refused = alice.run(f"%gpushare park\n{READ}")
-        assert "a cell of its own" in refused.stream("stderr")
-        assert refused.stream() == "", "and the rest of it is not run"
-        assert alice.ok(READ).stream().strip() == SAID
-        assert stage.lease("alice")["rung"] is None
+        comm(alice, "comm_msg", comm_id=line, data={"method": "update"})
+        until(lambda: stage.lease("alice")["rung"] is None, "it has its memory again")
+        assert (
+            alice.ok(f"{READ}; print(heard)").stream() == f"{SAID}\n['request_state', 'update']\n"
+        )

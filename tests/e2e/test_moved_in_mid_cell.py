@@ -223,24 +223,3 @@ def test_the_node_manager_is_killed_in_the_middle_of_it(stage: Stage, tmp_path: 
             now.until(lambda: stage.lease("alice")["state"] == "active", "she computes again")
             now.is_whole(now.ends())
             assert len(stage.lease("alice")["gpus"]) == 1
-
-
-def test_the_kernel_is_killed_in_the_middle_of_it(stage: Stage, tmp_path: Path) -> None:
-    with scene(stage, tmp_path) as now:
-        stage.world.slow(Call.CHECKPOINT, 3000)
-        now.others.goes("bob")
-        now.until(lambda: stage.lease("alice")["state"] == "parking", "it moves")
-        now.alice.manager.shutdown_kernel(now=True)
-        until(
-            lambda: (
-                [one["environment"] for one in stage.root.call(Method.STATUS)["leases"]] == ["root"]
-            ),
-            "her lease is gone",
-        )
-        assert stage.root.call(Method.STATUS)["node"]["parked_memory"] == 0
-
-        def is_free() -> bool:
-            gpus = stage.root.call(Method.STATUS)["gpus"]
-            return not any(gpu["used"] for gpu in gpus)
-
-        until(is_free, "and nothing of it is left")

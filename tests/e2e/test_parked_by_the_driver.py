@@ -135,6 +135,10 @@ def test_who_cannot_give_keeps_its_gpu_and_says_why(stage: Stage) -> None:
         assert alice.ok(READ).stream().strip() == "read: b'alice was here'"
         bob.interrupt()
         bob.finish(wants)
+        stage.world.heal()
+        stage.world.fault(Call.LOCK, Cuda.NOT_PERMITTED)
+        assert alice.run("%gpushare park").error()["ename"] == "CannotGive"
+        assert alice.ok(READ).stream().strip() == "read: b'alice was here'"
 
 
 def test_stopping_a_cell_while_it_is_parked_stops_only_the_cell(stage: Stage) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -267,72 +268,6 @@ def test_one_that_is_killed_while_it_saves_goes_on_from_the_checkpoint_before(
     assert result.read_text().split() == [str(step) for step in range(1, STEPS + 1)]
 
 
-SIGUSR1 = """
-import os, signal, sys, time
-def stop(*_):
-    print("saved", os.environ["JUPYTER_GPUSHARE_RESTARTS"], flush=True)
-    sys.exit(3)
-signal.signal(signal.SIGUSR1, stop)
-print("up", os.environ["JUPYTER_GPUSHARE_RESTARTS"], flush=True)
-while os.environ["JUPYTER_GPUSHARE_RESTARTS"] != "1":
-    time.sleep(0.05)
-"""
-
-
-def test_other_programs_stop_by_the_signal_that_they_listen_to(
-    node: LiveNode, tmp_path: Path
-) -> None:
-    script = tmp_path / "usr1.py"
-    script.write_text(SIGUSR1)
-    batch = Batch(node, script, signal_="USR1")
-    try:
-        batch.has("up", 1)
-        done = node.cli(*ASKS, environ=person("carol"))
-        assert done.returncode == 0, done.stderr
-        assert batch.process.wait(WITHIN) == 0, batch.err.read_text()
-    finally:
-        batch.close()
-    assert batch.out.read_text().split("\n")[:3] == ["up 0", "saved 0", "up 1"]
-
-
-#: A program with a lease of its own, which nobody runs again.
-ALONE = """
-import time
-{takes}
-import jupyter_gpushare as gpushare
-
-@gpushare.on_preempt
-def save():
-    print("saved", flush=True)
-
-print("up", flush=True)
-while True:
-    time.sleep(0.02)
-    gpushare.checkpoint()
-"""
-
-
-def test_a_program_with_a_lease_of_its_own_saves_and_ends_with_75(
-    node: LiveNode, tmp_path: Path
-) -> None:
-    script = tmp_path / "alone.py"
-    script.write_text(ALONE.format(takes="import torch"))
-    environ = {**node.environ, "JUPYTER_GPUSHARE_CLASS": "batch"}
-    alone = subprocess.Popen(
-        [sys.executable, str(script)], env=environ, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert alone.stdout is not None
-        assert alone.stdout.readline() == "up\n"
-        done = node.cli(*ASKS, environ=person("carol"))
-        assert done.returncode == 0, done.stderr
-        out, _ = alone.communicate(timeout=60)
-        assert (out, alone.returncode) == ("saved\n", PREEMPTED)
-    finally:
-        alone.kill()
-        alone.wait(60)
-
-
 #: A program that names no gate: the ends of its optimizer's steps are its gates. Steps are seen
 #: in a torch that can use GPUs, or in its stand-in.
 STEPS_ONLY = (
@@ -362,7 +297,10 @@ while True:
 )
 
 
-def test_without_a_named_gate_a_steps_end_is_one(node: LiveNode, tmp_path: Path) -> None:
+def test_a_program_with_a_lease_of_its_own_saves_at_a_steps_end_and_ends_with_75(
+    node: LiveNode, tmp_path: Path
+) -> None:
+    """Without a named gate a step's end is one. Nobody runs it again."""
     script = tmp_path / "steps.py"
     script.write_text(STEPS_ONLY)
     environ = {**node.environ, "JUPYTER_GPUSHARE_CLASS": "batch"}
@@ -371,7 +309,8 @@ def test_without_a_named_gate_a_steps_end_is_one(node: LiveNode, tmp_path: Path)
         try:
             assert program.stdout is not None
             assert [program.stdout.readline() for _ in range(3)] == ["step\n"] * 3
-            program.send_signal(signal.SIGTERM)  # as `run`, and as Slurm
+            done = node.cli(*ASKS, environ=person("carol"))
+            assert done.returncode == 0, done.stderr
             out, _ = program.communicate(timeout=60)
         finally:
             program.kill()
@@ -436,8 +375,8 @@ except SystemExit as stopped:
 """
 
 
+@pytest.mark.skipif(not find_spec("lightning"), reason="no Lightning here")
 def test_lightning_stops_by_its_own_hook_and_goes_on(node: LiveNode, tmp_path: Path) -> None:
-    pytest.importorskip("lightning")
     script, steps = tmp_path / "fit.py", 50
     script.write_text(LIGHTNING)
     batch = Batch(node, script, str(tmp_path), str(steps), "0.05")
@@ -456,12 +395,29 @@ def test_lightning_stops_by_its_own_hook_and_goes_on(node: LiveNode, tmp_path: P
     assert same(read(tmp_path / "result.pt"), read(tmp_path / "plain.pt"))
 
 
+#: A program that joins the lease by which it runs; torch, by which it would, takes long to load.
+JOINS = """
+import time
+from jupyter_gpushare.client.acquire import broker
+import jupyter_gpushare as gpushare
+
+broker().getting.ensure("a test")
+
+@gpushare.on_preempt
+def save():
+    print("saved", flush=True)
+
+print("up", flush=True)
+while True:
+    time.sleep(0.02)
+    gpushare.checkpoint()
+"""
+
+
 def test_run_passes_the_ask_on_to_a_command_that_said_how(node: LiveNode, tmp_path: Path) -> None:
     """Without --requeue it ends with 75, for whoever starts it again."""
     script = tmp_path / "joined.py"
-    # torch, by which it would join, takes long to load
-    joins = "from jupyter_gpushare.client.acquire import broker; broker().getting.ensure('a test')"
-    script.write_text(ALONE.format(takes=joins))
+    script.write_text(JOINS)
     options = ("--class", "batch", "--memory", "20GiB")
     running = node.spawn("run", *options, "--", sys.executable, str(script))
     try:
@@ -476,10 +432,11 @@ def test_run_passes_the_ask_on_to_a_command_that_said_how(node: LiveNode, tmp_pa
         running.wait(60)
 
 
-#: A program that is asked, and ends when it is told to, with the exit code that it is told.
+#: A program that is asked by the signal to which it listens, and ends when it is told to, with the
+#: exit code that it is told.
 TOLD = """
 import os, signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
+signal.signal(signal.SIGUSR1, lambda *_: print("asked", flush=True))
 print("up", os.environ["JUPYTER_GPUSHARE_RESTARTS"], flush=True)
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.02)
@@ -495,7 +452,7 @@ def waiting(tmp_path: Path) -> Iterator[tuple[Batch, Path]]:
     script, file = tmp_path / "told.py", tmp_path / "code"
     script.write_text(TOLD)
     with live(tmp_path, stop_after=0.2, stop_grace=0.5) as node:
-        batch = Batch(node, script, str(file))
+        batch = Batch(node, script, str(file), signal_="USR1")
         carol = None
         try:
             batch.has("up", 1)

@@ -77,18 +77,13 @@ class PoolHost(RunningNode):
 
     #: The group of everybody there.
     group = "physics"
-    #: More lines of its configuration, and who is known there.
-    more = ""
-    people: tuple[str, ...] = PEOPLE
 
     def __init__(self, directory: Path, pool: RunningPool, name: str, simulate: str) -> None:
         directory.mkdir(exist_ok=True)
         self.name, self.port = name, free_ports(1)[0]
         listen = f"--NodeManagerApp.pool_listen=127.0.0.1:{self.port}"
-        people = token_file(directory, *self.people, group=self.group)
-        super().__init__(
-            directory, simulate=simulate, config=CONFIG + self.more, arguments=[listen, people]
-        )
+        people = token_file(directory, *PEOPLE, group=self.group)
+        super().__init__(directory, simulate=simulate, config=CONFIG, arguments=[listen, people])
         token = pool.verb("token")["token"]
         command = [sys.executable, "-m", "jupyter_gpushare.cli", "pool", "join", token]
         command += [f"--name={name}", f"--port={self.port}", f"--directory={directory / 'pool'}"]
