@@ -30,23 +30,16 @@
  * meanwhile: every call of a process that is not RUNNING waits.
  */
 
-#define _GNU_SOURCE
-#include <dirent.h>
+#include "../nvml_stub/living.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
-
-#define EXPORT __attribute__((visibility("default")))
 
 enum {
     SUCCESS = 0,
@@ -67,10 +60,8 @@ enum {
 };
 
 enum { RUNNING, LOCKED, CHECKPOINTED, FAILED };
-enum { MOST_GPUS = 32, MOST_LINES = 64, MOST_BLOCKS = 4096, UUID_SIZE = 96, NAME_SIZE = 96 };
+enum { MOST_GPUS = 32, MOST_LINES = 64, MOST_BLOCKS = 4096 };
 enum { CHECKPOINT_VERSION = 12080 };
-
-typedef unsigned long long u64;
 
 struct gpu {
     char uuid[UUID_SIZE], name[NAME_SIZE];
@@ -118,7 +109,7 @@ static struct context contexts[MOST_GPUS];
 static struct block blocks[MOST_BLOCKS];
 static __thread struct context *current;
 
-/* ---- time and processes ---- */
+/* ---- time ---- */
 
 static u64 now_ms(void)
 {
@@ -131,27 +122,6 @@ static void nap(unsigned milliseconds)
 {
     struct timespec moment = {milliseconds / 1000, (long)(milliseconds % 1000) * 1000000};
     nanosleep(&moment, NULL);
-}
-
-/* Clock ticks since boot; 0 when there is no such living process. */
-static u64 start_of(int pid)
-{
-    char path[64], text[1024], state;
-    u64 start = 0;
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return 0;
-    size_t size = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[size] = 0;
-    char *end = strrchr(text, ')');
-    if (end == NULL ||
-        sscanf(end + 1,
-               " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
-               &state, &start) != 2)
-        return 0;
-    return state == 'Z' || state == 'X' ? 0 : start;
 }
 
 /* ---- the state file ---- */
@@ -358,27 +328,21 @@ static struct holding *holding_of(struct process *process, const char *uuid, int
     return holding;
 }
 
-/* Bytes of the GPU that nobody holds. Removes the files of processes that have ended. */
+/* Bytes of the GPU that nobody holds. */
 static u64 free_on(const struct gpu *gpu)
 {
     char folder[4096], path[4700];
     struct process process;
     struct dirent *entry;
     u64 used = gpu->reserved + gpu->taken, start;
-    int pid, end;
+    int pid;
 
     directory(folder, sizeof folder);
     DIR *listing = opendir(folder);
     while (listing != NULL && (entry = readdir(listing)) != NULL) {
-        end = 0;
-        if (sscanf(entry->d_name, "%d.%llu%n", &pid, &start, &end) != 2 || entry->d_name[end])
-            continue;
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        if (start_of(pid) != start) {
-            unlink(path);
-            continue;
-        }
-        if (!read_process(path, &process) || process.state == CHECKPOINTED)
+        if (!is_living(entry->d_name, &pid, &start) || !read_process(path, &process) ||
+            process.state == CHECKPOINTED)
             continue;
         struct holding *holding = holding_of(&process, gpu->uuid, 0);
         if (holding != NULL)
@@ -449,6 +413,13 @@ static int enter_gpu(const char *function, struct world *world)
     }
     return code;
 }
+
+/* How a call begins, by `enter` or `enter_gpu`. */
+#define ENTER(how, function)                                                                   \
+    struct world world;                                                                        \
+    int code = how(function, &world);                                                          \
+    if (code != SUCCESS)                                                                       \
+        return code;
 
 static struct gpu *gpu_of(struct world *world, int device)
 {
@@ -551,28 +522,26 @@ EXPORT int cuDriverGetVersion(int *version)
 
 EXPORT int cuDeviceGetCount(int *count)
 {
-    struct world world;
-    int code = enter(__func__, &world);
+    ENTER(enter, __func__)
     *count = visible_count;
-    return code;
+    return SUCCESS;
 }
 
 EXPORT int cuDeviceGet(int *device, int ordinal)
 {
-    struct world world;
-    int code = enter(__func__, &world);
+    ENTER(enter, __func__)
     *device = ordinal;
-    return code != SUCCESS ? code : gpu_of(&world, ordinal) == NULL ? INVALID_DEVICE : SUCCESS;
+    return gpu_of(&world, ordinal) == NULL ? INVALID_DEVICE : SUCCESS;
 }
 
 EXPORT int cuDeviceGetName(char *name, int size, int device)
 {
-    struct world world;
-    int code = enter(__func__, &world);
+    ENTER(enter, __func__)
     struct gpu *gpu = gpu_of(&world, device);
-    if (code == SUCCESS && gpu != NULL)
-        snprintf(name, (size_t)size, "%s", gpu->name);
-    return code != SUCCESS || gpu != NULL ? code : INVALID_DEVICE;
+    if (gpu == NULL)
+        return INVALID_DEVICE;
+    snprintf(name, (size_t)size, "%s", gpu->name);
+    return SUCCESS;
 }
 
 static void uuid_to_bytes(const char *text, unsigned char *bytes)
@@ -594,17 +563,12 @@ static void uuid_to_bytes(const char *text, unsigned char *bytes)
 
 EXPORT int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
 {
-    struct world world;
-    int code = enter("cuDeviceGetUuid", &world);
+    ENTER(enter, "cuDeviceGetUuid")
     struct gpu *gpu = gpu_of(&world, device);
-    if (code == SUCCESS && gpu != NULL)
-        uuid_to_bytes(gpu->uuid, uuid);
-    return code != SUCCESS || gpu != NULL ? code : INVALID_DEVICE;
-}
-
-EXPORT int cuDeviceGetUuid(unsigned char *uuid, int device)
-{
-    return cuDeviceGetUuid_v2(uuid, device);
+    if (gpu == NULL)
+        return INVALID_DEVICE;
+    uuid_to_bytes(gpu->uuid, uuid);
+    return SUCCESS;
 }
 
 /* ---- contexts ---- */
@@ -675,12 +639,9 @@ static int take_patiently(const char *function, struct world *world, int device,
 
 EXPORT int cuDevicePrimaryCtxRetain(struct context **context, int device)
 {
-    struct world world;
-    int code = enter_gpu(__func__, &world);
-    if (code == SUCCESS && gpu_of(&world, device) == NULL)
-        code = INVALID_DEVICE;
-    if (code != SUCCESS)
-        return code;
+    ENTER(enter_gpu, __func__)
+    if (gpu_of(&world, device) == NULL)
+        return INVALID_DEVICE;
     pthread_mutex_lock(&mutex);
     if (contexts[device].retained == 0)
         code = take_patiently(__func__, &world, device, world.context, 0);
@@ -695,21 +656,16 @@ EXPORT int cuDevicePrimaryCtxRetain(struct context **context, int device)
 
 EXPORT int cuCtxSetCurrent(struct context *context)
 {
-    struct world world;
-    int code = enter_gpu(__func__, &world);
-    if (code == SUCCESS)
-        current = context;
-    return code;
+    ENTER(enter_gpu, __func__)
+    current = context;
+    return SUCCESS;
 }
 
 /* For tests: GPU work that keeps this process's GPUs busy for so long. */
 EXPORT int cuda_stub_work(unsigned milliseconds)
 {
-    struct world world;
     struct process me;
-    int code = enter_gpu(__func__, &world);
-    if (code != SUCCESS)
-        return code;
+    ENTER(enter_gpu, __func__)
     int lock = lock_processes();
     if (read_living(getpid(), &me)) {
         me.busy_until = now_ms() + milliseconds;
@@ -734,32 +690,23 @@ static struct block *block_at(u64 address)
 
 EXPORT int cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 {
-    struct world world;
-    int code = enter_gpu("cuMemGetInfo", &world);
+    ENTER(enter_gpu, "cuMemGetInfo")
     struct gpu *gpu = current == NULL ? NULL : gpu_of(&world, current->device);
-    if (code == SUCCESS && gpu == NULL)
-        code = INVALID_CONTEXT;
-    if (code == SUCCESS && gpu->lost)
-        code = DEVICE_UNAVAILABLE;
-    if (code == SUCCESS) {
-        int lock = lock_processes();
-        *free_bytes = free_on(gpu);
-        *total = gpu->total - gpu->reserved;
-        unlock_processes(lock);
-    }
-    return leave("cuMemGetInfo", code);
+    if (gpu == NULL || gpu->lost)
+        return leave("cuMemGetInfo", gpu == NULL ? INVALID_CONTEXT : DEVICE_UNAVAILABLE);
+    int lock = lock_processes();
+    *free_bytes = free_on(gpu);
+    *total = gpu->total - gpu->reserved;
+    unlock_processes(lock);
+    return leave("cuMemGetInfo", SUCCESS);
 }
 
 EXPORT int cuMemAlloc_v2(u64 *pointer, size_t size)
 {
-    struct world world;
-    int code = enter_gpu("cuMemAlloc", &world), place = 0;
-    if (code == SUCCESS && current == NULL)
-        code = INVALID_CONTEXT;
-    if (code == SUCCESS && size == 0)
-        code = INVALID_VALUE;
-    if (code != SUCCESS)
-        return code;
+    int place = 0;
+    ENTER(enter_gpu, "cuMemAlloc")
+    if (current == NULL || size == 0)
+        return current == NULL ? INVALID_CONTEXT : INVALID_VALUE;
     pthread_mutex_lock(&mutex);
     while (place < MOST_BLOCKS && blocks[place].address != NULL)
         place++;
@@ -784,10 +731,7 @@ EXPORT int cuMemAlloc_v2(u64 *pointer, size_t size)
 
 EXPORT int cuMemFree_v2(u64 pointer)
 {
-    struct world world;
-    int code = enter_gpu("cuMemFree", &world);
-    if (code != SUCCESS)
-        return code;
+    ENTER(enter_gpu, "cuMemFree")
     pthread_mutex_lock(&mutex);
     struct block *block = block_at(pointer);
     if (block == NULL || (u64)block->address != pointer)
@@ -801,16 +745,17 @@ EXPORT int cuMemFree_v2(u64 pointer)
     return leave("cuMemFree", code);
 }
 
-static int copy(const char *function, u64 device_side, size_t size, void *to, const void *from)
+/* Without `from` the bytes are set to `value`. */
+static int copy(const char *function, u64 device_side, size_t size, void *to, const void *from,
+                int value)
 {
-    struct world world;
-    int code = enter_gpu(function, &world);
-    if (code != SUCCESS)
-        return code;
+    ENTER(enter_gpu, function)
     pthread_mutex_lock(&mutex);
     struct block *block = block_at(device_side);
     if (block == NULL || device_side + size > (u64)block->address + block->size)
         code = INVALID_VALUE;
+    else if (from == NULL)
+        memset(to, value, size);
     else
         memcpy(to, from, size);
     pthread_mutex_unlock(&mutex);
@@ -819,28 +764,17 @@ static int copy(const char *function, u64 device_side, size_t size, void *to, co
 
 EXPORT int cuMemcpyHtoD_v2(u64 to, const void *from, size_t size)
 {
-    return copy("cuMemcpyHtoD", to, size, (void *)to, from);
+    return copy("cuMemcpyHtoD", to, size, (void *)to, from, 0);
 }
 
 EXPORT int cuMemcpyDtoH_v2(void *to, u64 from, size_t size)
 {
-    return copy("cuMemcpyDtoH", from, size, to, (const void *)from);
+    return copy("cuMemcpyDtoH", from, size, to, (const void *)from, 0);
 }
 
 EXPORT int cuMemsetD8_v2(u64 pointer, unsigned char value, size_t size)
 {
-    struct world world;
-    int code = enter_gpu("cuMemsetD8", &world);
-    if (code != SUCCESS)
-        return code;
-    pthread_mutex_lock(&mutex);
-    struct block *block = block_at(pointer);
-    if (block == NULL || pointer + size > (u64)block->address + block->size)
-        code = INVALID_VALUE;
-    else
-        memset((void *)pointer, value, size);
-    pthread_mutex_unlock(&mutex);
-    return leave("cuMemsetD8", code);
+    return copy("cuMemsetD8", pointer, size, (void *)pointer, NULL, value);
 }
 
 /* ---- checkpoints ---- */
@@ -936,11 +870,8 @@ static void copying(const struct world *world, int pid)
 
 EXPORT int cuCheckpointProcessGetState(int pid, int *state)
 {
-    struct world world;
     struct process process;
-    int code = enter(__func__, &world);
-    if (code != SUCCESS)
-        return code;
+    ENTER(enter, __func__)
     int lock = begin(&world, __func__, pid, ANY_STATE, &process, &code);
     if (code == SUCCESS)
         *state = process.state;
@@ -968,12 +899,9 @@ EXPORT int cuCheckpointProcessLock(int pid, const struct lock_args *args)
 
 EXPORT int cuCheckpointProcessCheckpoint(int pid, void *args)
 {
-    struct world world;
     struct process process;
-    int code = enter(__func__, &world);
     (void)args;
-    if (code != SUCCESS)
-        return code;
+    ENTER(enter, __func__)
     copying(&world, pid);
     int lock = begin(&world, __func__, pid, LOCKED, &process, &code);
     for (int i = 0; code == SUCCESS && i < process.holdings; i++) {
@@ -1035,11 +963,8 @@ static int remap(struct world *world, struct process *process, const struct rest
 
 EXPORT int cuCheckpointProcessRestore(int pid, const struct restore_args *args)
 {
-    struct world world;
     struct process process;
-    int code = enter(__func__, &world);
-    if (code != SUCCESS)
-        return code;
+    ENTER(enter, __func__)
     copying(&world, pid);
     int lock = begin(&world, __func__, pid, CHECKPOINTED, &process, &code);
     if (code == SUCCESS && process.stuck)
@@ -1065,12 +990,9 @@ EXPORT int cuCheckpointProcessRestore(int pid, const struct restore_args *args)
 
 EXPORT int cuCheckpointProcessUnlock(int pid, void *args)
 {
-    struct world world;
     struct process process;
-    int code = enter(__func__, &world);
     (void)args;
-    if (code != SUCCESS)
-        return code;
+    ENTER(enter, __func__)
     int lock = begin(&world, __func__, pid, LOCKED, &process, &code);
     return end(__func__, lock, code, &process, RUNNING);
 }

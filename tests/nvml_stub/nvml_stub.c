@@ -40,16 +40,9 @@
  * checkpointed, with the bytes that they hold.
  */
 
-#define _GNU_SOURCE
-#include <dirent.h>
-#include <pthread.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
+#include "living.h"
 
-#define EXPORT __attribute__((visibility("default")))
+#include <stddef.h>
 
 enum {
     SUCCESS = 0,
@@ -65,9 +58,6 @@ enum {
 };
 
 enum { MOST_DEVICES = 128, MOST_PROCESSES = 512, MOST_XIDS = 64, MOST_LACKS = 32, MOST_FAILS = 32, MOST_SAMPLES = 256 };
-enum { UUID_SIZE = 96, NAME_SIZE = 96 };
-
-typedef unsigned long long u64;
 
 struct device {
     char uuid[UUID_SIZE], parent[UUID_SIZE], name[NAME_SIZE];
@@ -162,25 +152,15 @@ static struct device *find(struct world *world, const char *uuid)
     return NULL;
 }
 
-/* Clock ticks since boot at which a living process began; 0 when there is none. */
-static u64 runs(unsigned pid)
+static void add_process(struct world *world, const char *uuid, int pid, u64 memory, char kind)
 {
-    char path[64], text[1024], state = 'X';
-    u64 start = 0;
-    snprintf(path, sizeof path, "/proc/%u/stat", pid);
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return 0;
-    size_t size = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[size] = 0;
-    char *end = strrchr(text, ')');
-    if (end == NULL ||
-        sscanf(end + 1,
-               " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
-               &state, &start) != 2)
-        return 0;
-    return state == 'Z' || state == 'X' ? 0 : start;
+    if (world->processes == MOST_PROCESSES)
+        return;
+    struct process *process = &world->process[world->processes++];
+    strcpy(process->uuid, uuid);
+    process->pid = (unsigned)pid;
+    process->memory = memory;
+    process->kind = kind;
 }
 
 static struct device *add(struct world *world, const char *uuid, u64 total, u64 reserved,
@@ -202,21 +182,19 @@ static struct device *add(struct world *world, const char *uuid, u64 total, u64 
 static void read_line(struct world *world, char *line)
 {
     char uuid[UUID_SIZE], other[UUID_SIZE], word[64], flag[16], kind;
-    unsigned gi, pid;
+    unsigned gi;
     u64 total, reserved, number = 1;
-    int code, name = 0;
+    int pid, name = 0;
     struct device *device;
+    struct sample *sample = &world->sample[world->samples];
+    struct xid *xid = &world->xid[world->xids];
+    struct failure *failure = &world->fail[world->fails];
 
     line[strcspn(line, "\n")] = 0;
-    if (sscanf(line, "init %d", &code) == 1)
-        world->init = code;
-    else if (sscanf(line, "every %d", &code) == 1)
-        world->every = code;
-    else if (sscanf(line, "slow %d", &code) == 1)
-        world->slow = code;
-    else if (sscanf(line, "sticky %d", &code) == 1)
-        world->sticky = code;
-    else if (sscanf(line, "lacks %63s", word) == 1 && world->lacks < MOST_LACKS)
+    if (sscanf(line, "init %d", &world->init) == 1 || sscanf(line, "every %d", &world->every) == 1 ||
+        sscanf(line, "slow %d", &world->slow) == 1 || sscanf(line, "sticky %d", &world->sticky) == 1)
+        return;
+    if (sscanf(line, "lacks %63s", word) == 1 && world->lacks < MOST_LACKS)
         strcpy(world->lack[world->lacks++], word);
     else if (sscanf(line, "gpu %95s %llu %llu %n", uuid, &total, &reserved, &name) == 3 && name) {
         if ((device = add(world, uuid, total, reserved, line + name)) != NULL)
@@ -231,37 +209,22 @@ static void read_line(struct world *world, char *line)
             device->is_mig = 1;
             device->gi = gi;
         }
-    } else if (sscanf(line, "proc %95s %u %63s %c %15s", uuid, &pid, word, &kind, flag) == 5) {
-        if (world->processes < MOST_PROCESSES && (strcmp(flag, "stays") == 0 || runs(pid))) {
-            struct process *process = &world->process[world->processes++];
-            strcpy(process->uuid, uuid);
-            process->pid = pid;
-            process->memory = word[0] == '?' ? ~0ULL : strtoull(word, NULL, 10);
-            process->kind = kind;
-        }
-    } else if (sscanf(line, "work %95s %u %u %llu", uuid, &pid, &gi, &number) == 4) {
-        if (world->samples < MOST_SAMPLES) {
-            struct sample *sample = &world->sample[world->samples++];
-            strcpy(sample->uuid, uuid);
-            sample->pid = pid;
-            sample->percent = gi;
-            sample->stamp = number;
-        }
-    } else if (sscanf(line, "xid %llu %95s %llu %63s", &total, uuid, &number, word) == 4) {
-        if (world->xids < MOST_XIDS) {
-            struct xid *xid = &world->xid[world->xids++];
-            xid->serial = total;
-            xid->number = number;
-            xid->gi = word[0] == '-' ? 0xFFFFFFFF : (unsigned)strtoul(word, NULL, 10);
-            strcpy(xid->uuid, uuid);
-        }
-    } else if (sscanf(line, "fails %95s %63s %d", uuid, word, &code) == 3) {
-        if (world->fails < MOST_FAILS) {
-            struct failure *failure = &world->fail[world->fails++];
-            strcpy(failure->uuid, uuid);
-            strcpy(failure->function, word);
-            failure->code = code;
-        }
+    } else if (sscanf(line, "proc %95s %d %63s %c %15s", uuid, &pid, word, &kind, flag) == 5) {
+        if (strcmp(flag, "stays") == 0 || start_of(pid))
+            add_process(world, uuid, pid, word[0] == '?' ? ~0ULL : strtoull(word, NULL, 10), kind);
+    } else if (world->samples < MOST_SAMPLES &&
+               sscanf(line, "work %95s %u %u %llu", sample->uuid, &sample->pid, &sample->percent,
+                      &sample->stamp) == 4) {
+        world->samples++;
+    } else if (world->xids < MOST_XIDS &&
+               sscanf(line, "xid %llu %95s %llu %63s", &xid->serial, xid->uuid, &xid->number,
+                      word) == 4) {
+        xid->gi = word[0] == '-' ? 0xFFFFFFFF : (unsigned)strtoul(word, NULL, 10);
+        world->xids++;
+    } else if (world->fails < MOST_FAILS &&
+               sscanf(line, "fails %95s %63s %d", failure->uuid, failure->function,
+                      &failure->code) == 3) {
+        world->fails++;
     } else if (sscanf(line, "%15s %95s %llu", flag, uuid, &number) >= 2 &&
                (device = find(world, uuid)) != NULL) {
         for (size_t i = 0; i < sizeof NUMBERS / sizeof *NUMBERS; i++)
@@ -279,15 +242,13 @@ static void read_cuda_processes(struct world *world, const char *state_file)
     char folder[4096], path[4700], line[256], uuid[UUID_SIZE];
     struct dirent *entry;
     u64 start, context, memory;
-    unsigned pid;
-    int end, state;
+    int pid, state;
 
     snprintf(folder, sizeof folder, "%s.procs", state_file);
     DIR *listing = opendir(folder);
     while (listing != NULL && (entry = readdir(listing)) != NULL) {
-        end = state = 0;
-        if (sscanf(entry->d_name, "%u.%llu%n", &pid, &start, &end) != 2 || entry->d_name[end] ||
-            runs(pid) != start)
+        state = 0;
+        if (!is_living(entry->d_name, &pid, &start))
             continue;
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
         FILE *file = fopen(path, "re");
@@ -295,15 +256,9 @@ static void read_cuda_processes(struct world *world, const char *state_file)
             continue;
         while (fgets(line, sizeof line, file) != NULL) {
             sscanf(line, "state %d", &state);
-            if (state == CHECKPOINTED ||
-                sscanf(line, "mem %95s %llu %llu", uuid, &context, &memory) != 3 ||
-                world->processes == MOST_PROCESSES)
-                continue;
-            struct process *process = &world->process[world->processes++];
-            strcpy(process->uuid, uuid);
-            process->pid = pid;
-            process->memory = context + memory;
-            process->kind = 'C';
+            if (sscanf(line, "mem %95s %llu %llu", uuid, &context, &memory) == 3 &&
+                state != CHECKPOINTED)
+                add_process(world, uuid, pid, context + memory, 'C');
         }
         fclose(file);
     }
@@ -363,6 +318,21 @@ static int check(const char *function)
     return code;
 }
 
+/* What a function of this device answers; of a MIG device also its parent's error. */
+static int answer_of(const char *function, const struct device *device)
+{
+    int code = device == NULL ? NOT_FOUND : device->error;
+    if (code == SUCCESS && device->is_mig) {
+        const struct device *parent = find(&now, device->parent);
+        code = parent == NULL ? SUCCESS : parent->error;
+    }
+    for (int i = 0; code == SUCCESS && i < now.fails; i++)
+        if (strcmp(now.fail[i].function, function) == 0 &&
+            strcmp(now.fail[i].uuid, device->uuid) == 0)
+            code = now.fail[i].code;
+    return code;
+}
+
 /* Takes the lock and finds the device; only SUCCESS leaves the lock taken. */
 static int enter(const char *function, const struct handle *handle, struct device **device)
 {
@@ -380,25 +350,19 @@ static int enter(const char *function, const struct handle *handle, struct devic
     }
     if (code == SUCCESS && handle == NULL)
         code = INVALID_ARGUMENT;
-    if (code == SUCCESS) {
-        struct device *found = find(&now, handle->uuid), *parent = NULL;
-        if (found == NULL) {
-            code = NOT_FOUND;
-        } else {
-            if (found->is_mig)
-                parent = find(&now, found->parent);
-            code = found->error != SUCCESS ? found->error : parent != NULL ? parent->error : SUCCESS;
-            *device = found;
-        }
-    }
-    for (int i = 0; code == SUCCESS && i < now.fails; i++)
-        if (strcmp(now.fail[i].function, function) == 0 &&
-            strcmp(now.fail[i].uuid, handle->uuid) == 0)
-            code = now.fail[i].code;
+    if (code == SUCCESS)
+        code = answer_of(function, *device = find(&now, handle->uuid));
     if (code != SUCCESS)
         pthread_mutex_unlock(&lock);
     return code;
 }
+
+/* How a function of a device begins: from here on it has the lock. */
+#define ENTER(function)                                                                        \
+    struct device *device = NULL;                                                              \
+    int code = enter(function, handle, &device);                                               \
+    if (code != SUCCESS)                                                                       \
+        return code;
 
 static int leave(int code)
 {
@@ -486,15 +450,7 @@ EXPORT int nvmlDeviceGetCount_v2(unsigned *count)
 
 static int give_handle(const char *function, struct device *device, struct handle **handle)
 {
-    int code = device == NULL ? NOT_FOUND : device->error;
-    if (code == SUCCESS && device->is_mig) {
-        struct device *parent = find(&now, device->parent);
-        code = parent == NULL ? NOT_FOUND : parent->error;
-    }
-    for (int i = 0; code == SUCCESS && i < now.fails; i++)
-        if (strcmp(now.fail[i].function, function) == 0 &&
-            strcmp(now.fail[i].uuid, device->uuid) == 0)
-            code = now.fail[i].code;
+    int code = answer_of(function, device);
     if (code == SUCCESS)
         *handle = handle_of(device->uuid);
     return code;
@@ -524,16 +480,14 @@ EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, struct handle **handle)
 
 EXPORT int nvmlDeviceGetUUID(struct handle *handle, char *text, unsigned size)
 {
-    struct device *device = NULL;
-    int code = enter(__func__, handle, &device);
-    return code != SUCCESS ? code : leave(copy(text, size, device->uuid));
+    ENTER(__func__)
+    return leave(copy(text, size, device->uuid));
 }
 
 EXPORT int nvmlDeviceGetName(struct handle *handle, char *text, unsigned size)
 {
-    struct device *device = NULL;
-    int code = enter(__func__, handle, &device);
-    return code != SUCCESS ? code : leave(copy(text, size, device->name));
+    ENTER(__func__)
+    return leave(copy(text, size, device->name));
 }
 
 struct memory {
@@ -547,10 +501,7 @@ struct memory_v2 {
 
 EXPORT int nvmlDeviceGetMemoryInfo(struct handle *handle, struct memory *memory)
 {
-    struct device *device = NULL;
-    int code = enter(__func__, handle, &device);
-    if (code != SUCCESS)
-        return code;
+    ENTER(__func__)
     memory->total = device->total;
     memory->used = device->reserved + device->extra + used_by_processes(device);
     memory->free = memory->total - memory->used;
@@ -559,10 +510,7 @@ EXPORT int nvmlDeviceGetMemoryInfo(struct handle *handle, struct memory *memory)
 
 EXPORT int nvmlDeviceGetMemoryInfo_v2(struct handle *handle, struct memory_v2 *memory)
 {
-    struct device *device = NULL;
-    int code = enter(__func__, handle, &device);
-    if (code != SUCCESS)
-        return code;
+    ENTER(__func__)
     if (memory->version != (sizeof *memory | 2u << 24))
         return leave(VERSION_MISMATCH);
     memory->total = device->total;
@@ -576,10 +524,7 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(struct handle *handle, struct memory_v2 *m
 #define NUMBER(name, figure, answer)                                                           \
     EXPORT int name(struct handle *handle, unsigned *told)                                     \
     {                                                                                          \
-        struct device *device = NULL;                                                          \
-        int code = enter(__func__, handle, &device);                                           \
-        if (code != SUCCESS)                                                                   \
-            return code;                                                                       \
+        ENTER(__func__)                                                                        \
         *told = (unsigned)(figure);                                                            \
         return leave((answer) ? SUCCESS : NOT_SUPPORTED);                                      \
     }
@@ -597,10 +542,7 @@ struct utilisation {
 
 EXPORT int nvmlDeviceGetUtilizationRates(struct handle *handle, struct utilisation *rates)
 {
-    struct device *device = NULL;
-    int code = enter(__func__, handle, &device);
-    if (code != SUCCESS)
-        return code;
+    ENTER(__func__)
     rates->gpu = (unsigned)device->util;
     rates->memory = 0;
     return leave(device->is_mig ? NOT_SUPPORTED : SUCCESS);
@@ -608,20 +550,14 @@ EXPORT int nvmlDeviceGetUtilizationRates(struct handle *handle, struct utilisati
 
 EXPORT int nvmlDeviceGetTemperature(struct handle *handle, unsigned sensor, unsigned *celsius)
 {
-    struct device *device = NULL;
-    int code = enter(__func__, handle, &device);
-    if (code != SUCCESS)
-        return code;
+    ENTER(__func__)
     *celsius = (unsigned)device->warm;
     return leave(sensor == 0 && device->warm ? SUCCESS : NOT_SUPPORTED);
 }
 
 EXPORT int nvmlDeviceGetCudaComputeCapability(struct handle *handle, int *major, int *minor)
 {
-    struct device *device = NULL;
-    int code = enter(__func__, handle, &device);
-    if (code != SUCCESS)
-        return code;
+    ENTER(__func__)
     *major = device->capability / 10;
     *minor = device->capability % 10;
     return leave(device->capability ? SUCCESS : NOT_SUPPORTED);
@@ -640,11 +576,8 @@ struct work_sample {
 EXPORT int nvmlDeviceGetProcessUtilization(struct handle *handle, struct work_sample *samples,
                                            unsigned *count, u64 after)
 {
-    struct device *device = NULL;
     unsigned room = samples == NULL ? 0 : *count, found = 0;
-    int code = enter(__func__, handle, &device);
-    if (code != SUCCESS)
-        return code;
+    ENTER(__func__)
     if (device->is_mig || device->migmode)
         return leave(NOT_SUPPORTED);
     for (int i = 0; i < now.samples; i++) {
@@ -667,11 +600,8 @@ EXPORT int nvmlDeviceGetProcessUtilization(struct handle *handle, struct work_sa
 static int list(const char *function, char kind, struct handle *handle, unsigned *count,
                 struct process_info *info)
 {
-    struct device *device = NULL;
     unsigned room = *count, found = 0;
-    int code = enter(function, handle, &device);
-    if (code != SUCCESS)
-        return code;
+    ENTER(function)
     if (device->is_mig && kind != 'C')
         return leave(NOT_SUPPORTED);
     for (int i = 0; i < now.processes; i++) {
@@ -714,10 +644,7 @@ struct field_value {
 
 EXPORT int nvmlDeviceGetFieldValues(struct handle *handle, int count, struct field_value *values)
 {
-    struct device *device = NULL;
-    int code = enter(__func__, handle, &device);
-    if (code != SUCCESS)
-        return code;
+    ENTER(__func__)
     for (int i = 0; i < count; i++) {
         int known = values[i].field == 230 && device->recovery >= 0;
         values[i].code = known ? SUCCESS : NOT_SUPPORTED;
@@ -731,10 +658,7 @@ EXPORT int nvmlDeviceGetFieldValues(struct handle *handle, int count, struct fie
 
 EXPORT int nvmlDeviceGetMigMode(struct handle *handle, unsigned *current, unsigned *pending)
 {
-    struct device *device = NULL;
-    int code = enter(__func__, handle, &device);
-    if (code != SUCCESS)
-        return code;
+    ENTER(__func__)
     *current = *pending = (unsigned)device->migmode;
     return leave(device->is_mig ? INVALID_ARGUMENT : SUCCESS);
 }
@@ -742,11 +666,8 @@ EXPORT int nvmlDeviceGetMigMode(struct handle *handle, unsigned *current, unsign
 EXPORT int nvmlDeviceGetMigDeviceHandleByIndex(struct handle *handle, unsigned index,
                                                struct handle **mig)
 {
-    struct device *device = NULL;
     unsigned position = 0;
-    int code = enter(__func__, handle, &device);
-    if (code != SUCCESS)
-        return code;
+    ENTER(__func__)
     code = NOT_FOUND;
     for (int i = 0; i < now.devices; i++)
         if (now.device[i].is_mig && strcmp(now.device[i].parent, device->uuid) == 0 &&
@@ -772,11 +693,8 @@ EXPORT int nvmlEventSetCreate(struct event_set **set)
 
 EXPORT int nvmlDeviceRegisterEvents(struct handle *handle, u64 types, struct event_set *set)
 {
-    struct device *device = NULL;
-    int code = enter(__func__, handle, &device);
     (void)types;
-    if (code != SUCCESS)
-        return code;
+    ENTER(__func__)
     if (set->registered < MOST_DEVICES)
         strcpy(set->uuid[set->registered++], device->uuid);
     return leave(device->is_mig ? NOT_SUPPORTED : SUCCESS);

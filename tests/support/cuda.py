@@ -71,13 +71,7 @@ class Call(Enum):
 def build_stubs(directory: Path) -> Path:
     """Compiles ``libcuda.so.1`` and ``libnvidia-ml.so.1`` into ``directory``, and returns it."""
     build_stub(directory)
-    command = ["cc", "-shared", "-fPIC", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror"]
-    command += ["-fvisibility=hidden", "-Wl,-soname,libcuda.so.1"]
-    command += ["-o", str(directory / "libcuda.so.1"), str(CUDA_SOURCE), "-lpthread", "-ldl"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"the CUDA stub does not compile:\n{done.stderr}")
-    return directory
+    return build_stub(directory, "libcuda.so.1", CUDA_SOURCE)
 
 
 class CudaWorld(NvmlWorld):

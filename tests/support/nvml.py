@@ -22,7 +22,9 @@ STATE_VARIABLE = "NVML_STUB_STATE"
 SOURCE = Path(__file__).parent.parent / "nvml_stub" / "nvml_stub.c"
 GIB = 2**30
 
-__all__ = ["GIB", "STATE_VARIABLE", "Kind", "Nvml", "NvmlWorld", "build_stub"]
+__all__ = [
+    *("GIB", "STATE_VARIABLE", "Kind", "Nvml", "NvmlWorld", "build_stub", "compile_library"),
+]
 
 
 class Nvml(Enum):
@@ -45,15 +47,19 @@ class Kind(Enum):
     MPS = "M"
 
 
-def build_stub(directory: Path) -> Path:
-    """Compiles the library into ``directory`` (made if needed) and returns that directory."""
-    directory.mkdir(parents=True, exist_ok=True)
+def compile_library(source: Path, library: Path, *more: str) -> None:
+    """Into ``library``, whose folder is made if needed."""
+    library.parent.mkdir(parents=True, exist_ok=True)
     command = ["cc", "-shared", "-fPIC", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror"]
-    command += ["-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1"]
-    command += ["-o", str(directory / "libnvidia-ml.so.1"), str(SOURCE), "-lpthread"]
+    command += ["-o", str(library), str(source), *more, "-lpthread", "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"the NVML stub does not compile:\n{done.stderr}")
+        raise RuntimeError(f"{source.name} does not compile:\n{done.stderr}")
+
+
+def build_stub(directory: Path, name: str = "libnvidia-ml.so.1", source: Path = SOURCE) -> Path:
+    """Compiles a driver's double into ``directory``, and returns that directory."""
+    compile_library(source, directory / name, "-fvisibility=hidden", f"-Wl,-soname,{name}")
     return directory
 
 

@@ -7,12 +7,10 @@ It talks to the node manager by the product's own ``Session`` (or, in a notebook
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import signal
 import time
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,17 +29,17 @@ from jupyter_gpushare.client.words.recalls import (
 from jupyter_gpushare.protocol.messages import Method, Notice, Notification
 
 from ..taking_turns import turns_of
-from . import hostile, locked, mover, saver, tenant
-from .observed import Log, Saw, boot
+from . import hostile
+from .client import Client, gpus_of
+from .locked import Locked
+from .mover import Mover
+from .observed import Saw, boot
+from .saver import Saver
+from .tenant import Tenant
 
 GIB = 2**30
 ANSWER = 3.0  # seconds; a client waits so long for an answer
 BEAT = 0.2  # seconds between two looks at the lease
-
-
-def gpus_of(result: dict[str, Any]) -> list[list[Any]]:
-    """The GPUs of an answer: UUID and promised bytes."""
-    return [[gpu["uuid"], gpu["memory"]] for gpu in result.get("gpus", ())]
 
 
 class _Held:
@@ -57,13 +55,11 @@ class _Held:
         return None if self._actor.lease is None else self._actor.grant
 
 
-class Actor:
-    """One client. ``spec`` is its part in the storm: see ``storm.py``."""
+class Actor(Client):
+    """Asks for one lease after the other, and knows the node manager by the session alone."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
-        self.spec = spec
-        self.rng = random.Random(spec["seed"])
-        self.log = Log(Path(spec["log"]))
+        super().__init__(spec)
         self.session = self._new_session()
         self.lease: str | None = None
         self.asked_back = False
@@ -125,9 +121,7 @@ class Actor:
     def run(self) -> None:
         """For ever, or until it has lived its life."""
         signal.signal(signal.SIGUSR1, self._hang)
-        self.log.note(
-            Saw.BORN, pid=os.getpid(), environment=self.spec["environment"], role=self.spec["role"]
-        )
+        self.born()
         for _ in range(self.spec["lives"]):
             self._connect()
             if self._ask():
@@ -192,29 +186,18 @@ class Actor:
         else:
             self.lease, self.asked_back, self._waited = result["lease"], False, False
             self.grant = read_grant(result)
-            self.log.note(
-                Saw.GRANTED, t0, request=name, lease=result["lease"], gpus=gpus_of(result)
-            )
+            gpus = gpus_of(self.grant)
+            self.log.note(Saw.GRANTED, t0, request=name, lease=result["lease"], gpus=gpus)
             return True
         time.sleep(self.rng.uniform(0.01, 0.2))
         return False
 
     def _look(self, lease: str | None, request: str | None = None) -> None:
         """Write down what the node manager says of the lease now."""
-        if lease is None:
-            return
-        t0 = boot()
-        try:
-            state = self.session.call(Method.HEARTBEAT, lease=lease)["state"]
-        except LeaseLost as error:
-            # The session's thread has heard the same; whichever is first.
-            self.log.note(Saw.LOST, t0, lease=lease, message=str(error))
-            if lease == self.lease:
-                self.lease = None
-        except GpuShareError as error:
-            self.log.note(Saw.GAVE_UP, t0, lease=lease, why=type(error).__name__)
-        else:
-            self.log.note(Saw.ALIVE, t0, lease=lease, state=state, request=request)
+        # The session's thread may have heard the same; whichever is first.
+        ended = lease is not None and self.beat(self.session.call, lease, request) is None
+        if ended and lease == self.lease:
+            self.lease = None
 
     def _step(self, number: int) -> None:
         """Compute for a moment, report the memory, and wait for the turn if it is asked back."""
@@ -302,47 +285,42 @@ class Actor:
         except GpuShareError:
             return
         if result.get("state") == "held":
-            self.log.note(Saw.GRANTED, t0, request=lease, lease=lease, gpus=gpus_of(result))
+            gpus = gpus_of(read_grant(result))
+            self.log.note(Saw.GRANTED, t0, request=lease, lease=lease, gpus=gpus)
 
     def _release(self) -> None:
         lease, self.lease = self.lease, None
         assert lease is not None
-        t0 = self.log.note(Saw.RELEASING, lease=lease)
-        self.session.let_go(lease)
-        try:
-            state = self.session.call(Method.RELEASE, again=True, lease=lease)["state"]
-        except LeaseLost:
-            self.log.note(Saw.LOST, t0, lease=lease, message="released, but unknown")
-        except GpuShareError as error:
-            self.log.note(Saw.GAVE_UP, t0, lease=lease, why=str(error))
-        else:
-            self.log.note(Saw.RELEASED, t0, lease=lease, state=state)
+
+        def release() -> str:
+            self.session.let_go(lease)
+            return str(self.session.call(Method.RELEASE, again=True, lease=lease)["state"])
+
+        self.give_back(lease, release)
+
+
+class Sleeper(Client):
+    """Has the pid of somebody who died."""
+
+    def run(self) -> None:
+        self.born()
+        time.sleep(600)
+
+
+ROLES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    **{"hostile": hostile.Mallory, "tenant": Tenant, "mover": Mover},
+    **{"locked": Locked, "saver": Saver, "sleeper": Sleeper},
+}
 
 
 def main(spec: dict[str, Any]) -> None:
     """Live as ``spec`` says."""
-    if spec["role"] == "hostile":
-        hostile.main(spec)
-    elif spec["role"] == "tenant":
-        tenant.Tenant(spec).run()
-    elif spec["role"] == "mover":
-        mover.Mover(spec).run()
-    elif spec["role"] == "locked":
-        locked.Locked(spec).run()
-    elif spec["role"] == "saver":
-        saver.Saver(spec).run()
-    elif spec["role"] == "sleeper":  # has the pid of somebody who died
-        Log(Path(spec["log"])).note(
-            Saw.BORN, pid=os.getpid(), environment=spec["environment"], role="sleeper"
-        )
-        time.sleep(600)
-    else:
-        Actor(spec).run()
+    ROLES.get(spec["role"], Actor)(spec).run()
 
 
 # -- in a real kernel ----------------------------------------------------------------------------
 
-_notebook: list[Log] = []
+_notebook: list[Client] = []
 
 
 def cell(spec: dict[str, Any], seconds: float) -> None:
@@ -351,10 +329,9 @@ def cell(spec: dict[str, Any], seconds: float) -> None:
     from jupyter_gpushare.client.acquire import broker
 
     if not _notebook:
-        _notebook.append(Log(Path(spec["log"])))
-        environment = spec["environment"]
-        _notebook[0].note(Saw.BORN, pid=os.getpid(), environment=environment, role="notebook")
-    log = _notebook[0]
+        _notebook.append(Client(spec))
+        _notebook[0].born()
+    me, log = _notebook[0], _notebook[0].log
     t0 = log.note(Saw.ASKED, request=f"cell-{os.getpid()}", notebook=True)
     try:
         grant = api.request(gpus=1, wait_timeout=3.0)
@@ -365,23 +342,14 @@ def cell(spec: dict[str, Any], seconds: float) -> None:
     is_held = False
     while time.monotonic() < until:
         t0 = boot()
-        try:
-            state = broker().call(Method.HEARTBEAT, lease=grant.lease)["state"]
-        except LeaseLost as error:
-            log.note(Saw.LOST, t0, lease=grant.lease, message=str(error))
+        state = me.beat(broker().call, grant.lease)
+        if state is None:
             return
-        except GpuShareError:
-            continue
-        if is_held:
-            log.note(Saw.ALIVE, t0, lease=grant.lease, state=state)
-        elif state == "held":
+        if state == "held" and not is_held:
             is_held = True
-            gpus = [[gpu.uuid, gpu.memory] for gpu in grant.gpus]
-            log.note(Saw.GRANTED, t0, request="cell", lease=grant.lease, gpus=gpus)
+            log.note(Saw.GRANTED, t0, request="cell", lease=grant.lease, gpus=gpus_of(grant))
         time.sleep(BEAT)
-    if random.random() < 0.3:
-        t0 = log.note(Saw.RELEASING, lease=grant.lease)
-        with contextlib.suppress(GpuShareError):
-            log.note(Saw.RELEASED, t0, lease=grant.lease, state=api.release())
+    if me.rng.random() < 0.3:
+        me.give_back(grant.lease, api.release)
     else:
         log.note(Saw.LET_GO, lease=grant.lease)

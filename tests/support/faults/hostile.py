@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import random
 import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .observed import Log, Saw
+from .client import Client
+from .observed import Saw
 
 Line = bytes
 
@@ -41,12 +40,11 @@ def _line(number: int, method: str, **params: Any) -> Line:
     return json.dumps(message).encode() + b"\n"
 
 
-class Mallory:
+class Mallory(Client):
     """Does one attack after the other, each on a connection of its own or an old one."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
-        self.rng = random.Random(spec["seed"])
-        self.log = Log(Path(spec["log"]))
+        super().__init__(spec)
         self.path = spec["socket"]
         self.hello = _line(
             1, "hello", protocol=1, client={"name": "m", "version": "0"}, token=spec["token"]
@@ -66,7 +64,7 @@ class Mallory:
 
     def run(self) -> None:
         """Until killed."""
-        self.log.note(Saw.BORN, pid=os.getpid(), environment="mallory", role="hostile")
+        self.born()
         while True:
             attack = self.rng.choice(self.attacks)
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as wire:
@@ -164,8 +162,3 @@ class Mallory:
             for number, (method, more) in enumerate(_ON_A_LEASE):
                 wire.sendall(_line(10 + number, method, lease=lease, **more))
         self._drink_lines(wire, 3 * len(_ON_A_LEASE))
-
-
-def main(spec: dict[str, Any]) -> None:
-    """Attack until killed."""
-    Mallory(spec).run()

@@ -19,7 +19,7 @@ STEP = 0.02  # seconds
 
 
 class Locked(Tenant):
-    """One life. ``spec`` is its part in the storm: see ``storm.py``."""
+    """One life."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         # A task has ten seconds to show that it has a gate; this one never will.

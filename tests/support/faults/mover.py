@@ -14,7 +14,7 @@ from .tenant import BEAT, Tenant
 
 
 class Mover(Tenant):
-    """One life. ``spec`` is its part in the storm: see ``storm.py``."""
+    """One life."""
 
     _is_paused = False  # its memory was elsewhere, at this gate
 

@@ -19,7 +19,7 @@ from .tenant import BEAT, Tenant
 
 
 class Saver(Tenant):
-    """One life. ``spec`` is its part in the storm: see ``storm.py``."""
+    """One life."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         super().__init__(spec)

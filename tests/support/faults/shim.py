@@ -5,10 +5,11 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import subprocess
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
+
+from support.nvml import compile_library
 
 SOURCE = Path(__file__).with_name("shim.c")
 _LAYOUT = struct.Struct("=qii")
@@ -26,17 +27,8 @@ class Disk(Enum):
 
 def build_shim(directory: Path) -> Path:
     """Compile the library into ``directory``; its path."""
-    directory.mkdir(parents=True, exist_ok=True)
     library = directory / "faults_shim.so"
-    command = ["cc", "-shared", "-fPIC", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror"]
-    done = subprocess.run(
-        [*command, "-o", str(library), str(SOURCE), "-ldl"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"the shim does not compile:\n{done.stderr}")
+    compile_library(SOURCE, library)
     return library
 
 

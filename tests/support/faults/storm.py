@@ -83,25 +83,13 @@ c.Policy.turn_patience = 2.0
 """
 #: Where tasks without a gate are locked by the driver.
 LOCK = 1.0
-BY_LOCK = f"""
-c.Policy.turn_lock = {LOCK}
-"""
+BY_LOCK = f"c.Policy.turn_lock = {LOCK}\n"
 #: Nobody is locked for longer; the rest is for a machine that is busy.
 LOCK_BOUND = LOCK + 5.0
 #: Where its helper dies or is held up, another one is there by then.
 LOCK_INHERIT = 20.0
 #: Seconds after the node manager's death in which somebody may still be about to be locked.
 LOCK_CROSSES = 1.0
-#: The faults of locks.
-OF_LOCKS = (
-    "client killed while it is locked",
-    "helper killed while a lock is out",
-    "node manager killed while a lock is out",
-    "both killed while a lock is out",
-    "lock or unlock hangs",
-    "lock or unlock fails",
-    "helper stopped while a lock is out",
-)
 #: Where batch programs are stopped for people: long after they were told they have not answered.
 STOP_AFTER, STOP_GRACE = 1.0, 4.0
 STOPPED_BY = STOP_GRACE + 10.0
@@ -116,28 +104,6 @@ c.Policy.move_seconds = 0.0001
 c.Policy.quantum = 2.0
 """
 COPIES = 8 * GIB  # a second
-#: The faults of moves.
-OF_MOVES = (
-    "client killed in mid-move",
-    "node manager killed in mid-move",
-    "helper killed in mid-move",
-    "restore fails in a move",
-    "GPU lost during a move",
-)
-#: The faults of stops.
-OF_STOPS = (
-    "client killed while it saves",
-    "client killed before it saves",
-    "node manager killed before a stop",
-)
-#: The faults that tasks which take turns can have by themselves.
-OF_TURNS = (
-    "client killed at a gate",
-    "client killed in a hand-over",
-    "node manager killed in a hand-over",
-    "step without end",
-    "clock jump at the edge of a quantum",
-)
 #: How close the clock comes to the edge of a quantum.
 EDGE = 0.05
 HANG = 1.5  # seconds for which the driver hangs at most
@@ -239,82 +205,17 @@ class Storm:
         self._granted: set[str] = set()  # all leases that somebody was seen to have
         self._notebooks: list[_Notebook] = []
         self._whom: Player | None = None  # the last victim
-        self._menu: dict[str, tuple[float, Callable[[], bool]]] = {
-            "client killed": (2.0, self._kill_client),
-            "client stopped": (1.5, self._stop_client),
-            "node manager killed": (0.5, self._kill_node),
-            "node manager stopped": (0.4, self._stop_node),
-            "node manager ended": (0.1, self._end_node),
-            "wire cut": (4.0, self._cut),
-            "wire cut in mid-line": (3.0, self._cut_in_mid_line),
-            "disk full": (0.3, lambda: self._disk(Disk.FULL)),
-            "disk read-only": (0.3, lambda: self._disk(Disk.READ_ONLY)),
-            "disk I/O error": (0.3, lambda: self._disk(Disk.IO_ERROR)),
-            "write torn by death": (0.3, self._tear),
-            "page torn after death": (0.2, self._tear_page),
-            "clock jump": (2.0, self._jump),
-            "GPU lost": (0.4, self._lose_gpu),
-            "driver hangs": (0.2, self._hang_driver),
-            "memory kept after the lease": (2.0, lambda: self._use_memory(0.3, 1.0)),
-            "more memory than the lease": (1.0, lambda: self._use_memory(1.3, 2.0)),
-            "lease revoked": (0.5, self._revoke),
-            "GPU out of service": (1.0, self._drain),
-            "pid used again": (0.2, self._reuse_pid),
-            "node manager killed after a grant": (0.2, lambda: self._kill_after_grant(Disk.WELL)),
-            "node manager killed with a full disk": (
-                0.2,
-                lambda: self._kill_after_grant(self.rng.choice((Disk.FULL, Disk.IO_ERROR))),
-            ),
-        }
-        if plan.tenants:
-            self._menu |= {
-                "helper killed": (3.0, self.devices.kill_helper),
-                "helper stopped": (2.0, self.devices.stop_helper),
-                "checkpoint call hangs": (3.0, self.devices.hang),
-                "checkpoint call fails": (1.5, self.devices.fail),
-                "driver gives a process up": (0.1, self.devices.give_up),
-                "GPU lost while parked": (1.5, self._lose_parked_gpu),
-            }
-        if plan.hosts:
-            self._menu["server killed"] = (2.0, self._kill_host)
-            self._menu["server stopped"] = (1.0, self._stop_host)
-        if plan.by_turns:
-            how = (
-                (1.0, self._kill_at_a_gate),
-                (1.0, self._kill_in_a_hand_over),
-                (0.3, self._kill_node_in_a_hand_over),
-                (0.3, self._never_end_a_step),
-                (1.0, self._jump_at_the_edge),
-            )
-            self._menu |= dict(zip(OF_TURNS, how, strict=True))
-        if plan.locked:
-            devices = self.devices
-            locks = (
-                (1.0, self._kill_locked),
-                (1.0, lambda: self._is_anybody_locked() and devices.kill_helper()),
-                (0.4, lambda: self._is_anybody_locked() and self._kill_node()),
-                (0.4, self._kill_helper_and_node),
-                (0.5, lambda: self._is_anybody_locked() and devices.hang()),
-                (0.5, lambda: self._is_anybody_locked() and devices.fail()),
-                (0.5, lambda: self._is_anybody_locked() and devices.stop_helper()),
-            )
-            self._menu |= dict(zip(OF_LOCKS, locks, strict=True))
-        if plan.movers:
-            moves = (
-                (1.0, self._kill_moving),
-                (0.4, lambda: self._is_anybody_moving() and self._kill_node()),
-                (0.7, lambda: self._is_anybody_moving() and self.devices.kill_helper()),
-                (1.5, lambda: self._is_anybody_moving() and self.devices.fail_restore()),
-                (0.7, lambda: self._is_anybody_moving() and self._lose_gpu()),
-            )
-            self._menu |= dict(zip(OF_MOVES, moves, strict=True))
-        if plan.savers:
-            stops = (
-                (1.5, self._kill_saving),
-                (0.5, self._kill_told),
-                (1.0, self._kill_node_asking),
-            )
-            self._menu |= dict(zip(OF_STOPS, stops, strict=True))
+        also = (
+            (plan.tenants, _OF_TENANTS),
+            (plan.hosts, _OF_HOSTS),
+            (plan.by_turns, _OF_TURNS),
+            (plan.locked, _OF_LOCKS),
+            (plan.movers, _OF_MOVES),
+            (plan.savers, _OF_STOPS),
+        )
+        self._menu = dict(_ALWAYS)
+        for is_wanted, faults in also:
+            self._menu |= faults if is_wanted else {}
         if plan.only:
             self._menu = {name: self._menu[name] for name in plan.only}
 
@@ -398,7 +299,7 @@ class Storm:
                 weights = [self._menu[name][0] for name in names]
                 (name,) = self.rng.choices(names, weights)
                 self._whom = None
-                if self._menu[name][1]():
+                if all(step(self) for step in self._menu[name][1:]):
                     self._count(name)
                     next_fault += self.rng.expovariate(self.plan.rate)
                     # What a slow machine is behind comes later, but not all at once.
@@ -413,11 +314,9 @@ class Storm:
             heapq.heappop(self._later)[2]()
         self.nodes.supervise()
         self.cast.bury()
-        for player in self.cast.players.values():
-            player.read_on()
+        held = [lease for player in self._read() for lease in player.leases]
         self.devices.look(self._with_memory)
-        self._granted.update(name for p in self.cast.players.values() for name in p.leases)
-        held = [lease for p in self.cast.players.values() for lease in p.leases]
+        self._granted.update(held)
         scratch = self.leases.with_suffix(".new")
         scratch.write_text(" ".join(held), encoding="ascii")
         scratch.replace(self.leases)  # who reads it finds all or nothing
@@ -441,12 +340,7 @@ class Storm:
     @property
     def _with_memory(self) -> list[Player]:
         """Whoever the driver's books tell of."""
-        return [p for p in self.cast.players.values() if p.spec["role"] in _OWN_MEMORY]
-
-    @property
-    def _tenants(self) -> list[Player]:
-        roles = ("tenant", "mover")  # who look whether all is as it was
-        return [p for p in self.cast.players.values() if p.spec["role"] in roles]
+        return [p for p in self._living() if p.spec["role"] in _OWN_MEMORY]
 
     def _open_notebooks(self) -> None:
         """As many real kernels as planned; another one for one that was killed."""
@@ -491,12 +385,9 @@ class Storm:
         self.nodes.signal(signal.SIGKILL)
         began = boot() + LOCK_CROSSES
         launching = [player for player in self._read() if player.launches]
-        while boot() < began + LOCK_INHERIT and any(
-            player.pid in self.cast.players and player.launches and player.launched < began
-            for player in launching
-        ):
-            self._supervise()
-            time.sleep(0.02)  # as above
+        self._wait_while(
+            began + LOCK_INHERIT, launching, lambda one: one.launches and one.launched < began
+        )
         for player in launching:
             if player.pid in self.cast.players and player.launches:
                 self.harness.note(Saw.FREED, began, client=player.name)
@@ -511,19 +402,28 @@ class Storm:
         """Everybody who waits for a turn has one; if not, the checker says for how long."""
         waiting = {player.pid: player.passed for player in self._read() if player.waits}
         # The promise counts from the last fault on, so it is over by then.
-        end = boot() + TURN_WAIT + 1.0
-        while boot() < end and any(
-            pid in self.cast.players and self.cast.players[pid].passed == passed
-            for pid, passed in waiting.items()
-        ):
+        self._wait_while(
+            boot() + TURN_WAIT + 1.0,
+            [self.cast.players[pid] for pid in waiting],
+            lambda player: player.passed == waiting[player.pid],
+        )
+
+    def _wait_while(
+        self, end: float, players: Sequence[Player], is_so: Callable[[Player], bool]
+    ) -> None:
+        """Wait until it is so of none of these who live, or until ``end``."""
+        while boot() < end and any(p.pid in self.cast.players and is_so(p) for p in players):
             self._supervise()
             time.sleep(0.02)  # as above
+
+    def _living(self) -> list[Player]:
+        return list(self.cast.players.values())
 
     def _read(self) -> list[Player]:
         """All who live, with what they have written until now."""
         for player in self.cast.players.values():
             player.read_on()
-        return list(self.cast.players.values())
+        return self._living()
 
     def _call_tenants(self) -> None:
         """All others leave; everybody whose memory may be elsewhere gets it back."""
@@ -532,23 +432,20 @@ class Storm:
                 self.cast.kill(player)
         for notebook in self._notebooks:
             notebook.end()
-        called = {player.name: player for player in self._tenants if player.has_memory}
+        # Those who look whether all is as it was.
+        roles = ("tenant", "mover")
+        called = [p for p in self._living() if p.spec["role"] in roles and p.has_memory]
         # A line from before may be read only after it: what counts is when a line was written.
         began = boot()
-        while boot() < began + COME_BACK and any(
-            player.pid in self.cast.players and player.settled < began for player in called.values()
-        ):
-            self._supervise()
-            time.sleep(0.02)  # as above
-        for name, player in called.items():
+        self._wait_while(began + COME_BACK, called, lambda player: player.settled < began)
+        for player in called:
             if player.pid in self.cast.players:
-                self.harness.note(Saw.CALLED, began, client=name)
+                self.harness.note(Saw.CALLED, began, client=player.name)
 
     def _supervise(self) -> None:
         """Only what goes on while nobody is born."""
         self.nodes.supervise()
-        for player in self.cast.players.values():
-            player.read_on()
+        self._read()
         self.devices.look(self._with_memory)
         self.cast.bury()
 
@@ -557,10 +454,10 @@ class Storm:
         for notebook in self._notebooks:
             notebook.end()
         # Who has the pid of a dead client lives on: it must not be taken for that one.
-        sleepers = {p.pid for p in self.cast.players.values() if p.spec["role"] == "sleeper"}
-        for player in [p for p in self.cast.players.values() if p.pid not in sleepers]:
+        others = [p for p in self._living() if p.spec["role"] != "sleeper"]
+        for player in others:
             self.cast.kill(player)
-        for player in [p for p in self.cast.players.values() if p.pid not in sleepers]:
+        for player in others:
             until(lambda player=player: not player.alive, f"{player.name} is dead")
         dead = boot()
         self.cast.bury()
@@ -705,49 +602,11 @@ class Storm:
         self._after(seconds, lambda: self.cast.go_on(player))
         return True
 
-    def _kill_at_a_gate(self) -> bool:
-        """It waits there for its turn, or is about to."""
-        return self._kill_one_of([player for player in self._read() if player.waits])
-
-    def _kill_in_a_hand_over(self) -> bool:
-        """It was asked for its turn, and has not given it back."""
-        return self._kill_one_of([player for player in self._read() if player.yields])
-
     def _kill_one_of(self, players: list[Player]) -> bool:
         self._whom = self.rng.choice(players) if players else None
         if self._whom is not None:
             self.cast.kill(self._whom)
         return self._whom is not None
-
-    def _is_anybody_moving(self) -> bool:
-        return bool(self.devices.moving())
-
-    def _kill_moving(self) -> bool:
-        moving = self.devices.moving()
-        return self._kill_one_of([p for p in self.cast.players.values() if p.name in moving])
-
-    def _kill_saving(self) -> bool:
-        return self._kill_one_of([player for player in self._read() if player.saves])
-
-    def _kill_told(self) -> bool:
-        return self._kill_one_of([player for player in self._read() if player.told])
-
-    def _kill_node_asking(self) -> bool:
-        """Somebody was told to stop, and has not ended."""
-        return any(player.told or player.saves for player in self._read()) and self._kill_node()
-
-    def _is_anybody_locked(self) -> bool:
-        return bool(self.devices.locked())
-
-    def _kill_locked(self) -> bool:
-        locked = self.devices.locked()
-        return self._kill_one_of([p for p in self.cast.players.values() if p.name in locked])
-
-    def _kill_helper_and_node(self) -> bool:
-        return self._is_anybody_locked() and self.devices.kill_helper() and self._kill_node()
-
-    def _kill_node_in_a_hand_over(self) -> bool:
-        return any(player.yields for player in self._read()) and self._kill_node()
 
     def _never_end_a_step(self) -> bool:
         """One that has its turn computes, and lives, and never comes to a gate again."""
@@ -777,8 +636,17 @@ class Storm:
     def _kill_node(self) -> bool:
         return self.nodes.signal(signal.SIGKILL) is not None
 
-    def _end_node(self) -> bool:
-        return self.nodes.signal(signal.SIGTERM) is not None
+    def _kill_helper(self) -> bool:
+        return self.devices.kill_helper()
+
+    def _locks(self) -> bool:
+        return bool(self.devices.locked())
+
+    def _moves(self) -> bool:
+        return bool(self.devices.moving())
+
+    def _lose_gpu(self) -> bool:
+        return self._lose(self.gpus)
 
     def _stop_node(self) -> bool:
         pid = self.nodes.signal(signal.SIGSTOP)
@@ -795,14 +663,9 @@ class Storm:
         self._after(self.rng.uniform(0.05, 1.2) * (TIMEOUT if long else 1.0), go_on)
         return True
 
-    def _cut(self) -> bool:
-        return self._cut_wire(b"")
-
-    def _cut_in_mid_line(self) -> bool:
+    def _cut_wire(self, *, mid_line: bool = False) -> bool:
         line = b'{"jsonrpc":"2.0","id":99999,"method":"release","params":{"lease":"x"}}'
-        return self._cut_wire(line[: self.rng.randrange(1, len(line))])
-
-    def _cut_wire(self, before: bytes) -> bool:
+        before = line[: self.rng.randrange(1, len(line))] if mid_line else b""
         player = self._some()
         if player is None:
             return False
@@ -842,9 +705,8 @@ class Storm:
             return False
         longer = 0.0 if disk is Disk.WELL else 0.3
         heal = self._make_ill(disk) if disk is not Disk.WELL else None
-        for player in self.cast.players.values():
-            player.read_on()  # a grant from before is no new one
-        self._granted.update(name for p in self.cast.players.values() for name in p.leases)
+        # A grant from before is no new one.
+        self._granted.update(name for player in self._read() for name in player.leases)
         before, end = set(self._granted), boot() + 2.5
 
         def look() -> None:
@@ -883,16 +745,10 @@ class Storm:
         self.shim.set_wall(self.rng.uniform(-reach, reach))
         return True
 
-    def _lose_gpu(self) -> bool:
-        return self._lose(self.rng.choice(self.gpus))
-
-    def _lose_parked_gpu(self) -> bool:
-        """A GPU to which somebody who is checkpointed wants to come back."""
-        gpus = self.devices.parked_gpus()
-        return bool(gpus) and self._lose(self.rng.choice(gpus))
-
-    def _lose(self, gpu: str) -> bool:
-        if gpu in self._lost_gpus or len(self._lost_gpus) > 1:
+    def _lose(self, gpus: Sequence[str]) -> bool:
+        """One of these."""
+        gpu = self.rng.choice(gpus) if gpus else None
+        if gpu is None or gpu in self._lost_gpus or len(self._lost_gpus) > 1:
             return False
         self._lost_gpus.add(gpu)
         self.harness.note(Saw.GPU_LOST, gpu=gpu)
@@ -1011,20 +867,116 @@ class Storm:
         self.harness.note(Saw.FAULT, name=f"{name}'s pid {pid} used again: {got}")
         return got
 
-    def _kill_host(self) -> bool:
-        hosts = [host for host in self.nodes.hosts if host is not None and host.poll() is None]
-        if hosts:
-            self.rng.choice(hosts).kill()
-        return bool(hosts)
-
-    def _stop_host(self) -> bool:
+    def _signal_host(self, number: signal.Signals) -> bool:
         hosts = [host for host in self.nodes.hosts if host is not None and host.poll() is None]
         if not hosts:
             return False
         host = self.rng.choice(hosts)
-        host.send_signal(signal.SIGSTOP)
-        self._after(self.rng.uniform(0.1, 2.0), lambda: host.send_signal(signal.SIGCONT))
+        host.send_signal(number)
+        if number is signal.SIGSTOP:
+            self._after(self.rng.uniform(0.1, 2.0), lambda: host.send_signal(signal.SIGCONT))
         return True
+
+
+#: What can happen: how often beside the others, and its steps, each if the one before was done.
+_Do = Callable[[Storm], object]
+_Menu = dict[str, tuple[float, *tuple[_Do, ...]]]
+
+
+def _kill_who(is_one: Callable[[Player], bool]) -> _Do:
+    """Kill a client of whom it is so, by what it has written until now."""
+    return lambda storm: storm._kill_one_of([p for p in storm._read() if is_one(p)])
+
+
+def _kill_named(names: Callable[[Devices], set[str]]) -> _Do:
+    return lambda storm: storm._kill_one_of(
+        [p for p in storm._living() if p.name in names(storm.devices)]
+    )
+
+
+def _any_of(is_one: Callable[[Player], bool]) -> _Do:
+    return lambda storm: any(map(is_one, storm._read()))
+
+
+_ALWAYS: _Menu = {
+    "client killed": (2.0, Storm._kill_client),
+    "client stopped": (1.5, Storm._stop_client),
+    "node manager killed": (0.5, Storm._kill_node),
+    "node manager stopped": (0.4, Storm._stop_node),
+    "node manager ended": (0.1, lambda storm: storm.nodes.signal(signal.SIGTERM)),
+    "wire cut": (4.0, Storm._cut_wire),
+    "wire cut in mid-line": (3.0, lambda storm: storm._cut_wire(mid_line=True)),
+    "disk full": (0.3, lambda storm: storm._disk(Disk.FULL)),
+    "disk read-only": (0.3, lambda storm: storm._disk(Disk.READ_ONLY)),
+    "disk I/O error": (0.3, lambda storm: storm._disk(Disk.IO_ERROR)),
+    "write torn by death": (0.3, Storm._tear),
+    "page torn after death": (0.2, Storm._tear_page),
+    "clock jump": (2.0, Storm._jump),
+    "GPU lost": (0.4, Storm._lose_gpu),
+    "driver hangs": (0.2, Storm._hang_driver),
+    "memory kept after the lease": (2.0, lambda storm: storm._use_memory(0.3, 1.0)),
+    "more memory than the lease": (1.0, lambda storm: storm._use_memory(1.3, 2.0)),
+    "lease revoked": (0.5, Storm._revoke),
+    "GPU out of service": (1.0, Storm._drain),
+    "pid used again": (0.2, Storm._reuse_pid),
+    "node manager killed after a grant": (0.2, lambda storm: storm._kill_after_grant(Disk.WELL)),
+    "node manager killed with a full disk": (
+        0.2,
+        lambda storm: storm._kill_after_grant(storm.rng.choice((Disk.FULL, Disk.IO_ERROR))),
+    ),
+}
+_OF_TENANTS: _Menu = {
+    "helper killed": (3.0, Storm._kill_helper),
+    "helper stopped": (2.0, lambda storm: storm.devices.stop_helper()),
+    "checkpoint call hangs": (3.0, lambda storm: storm.devices.hang()),
+    "checkpoint call fails": (1.5, lambda storm: storm.devices.fail()),
+    "driver gives a process up": (0.1, lambda storm: storm.devices.give_up()),
+    # To which somebody who is checkpointed wants to come back.
+    "GPU lost while parked": (1.5, lambda storm: storm._lose(storm.devices.parked_gpus())),
+}
+_OF_HOSTS: _Menu = {
+    "server killed": (2.0, lambda storm: storm._signal_host(signal.SIGKILL)),
+    "server stopped": (1.0, lambda storm: storm._signal_host(signal.SIGSTOP)),
+}
+#: That tasks which take turns can have by themselves. In a hand-over one was asked for its turn,
+#: and has not given it back.
+_OF_TURNS: _Menu = {
+    "client killed at a gate": (1.0, _kill_who(lambda player: player.waits)),
+    "client killed in a hand-over": (1.0, _kill_who(lambda player: player.yields)),
+    "node manager killed in a hand-over": (0.3, _any_of(lambda p: p.yields), Storm._kill_node),
+    "step without end": (0.3, Storm._never_end_a_step),
+    "clock jump at the edge of a quantum": (1.0, Storm._jump_at_the_edge),
+}
+_OF_LOCKS: _Menu = {
+    "client killed while it is locked": (1.0, _kill_named(Devices.locked)),
+    "helper killed while a lock is out": (1.0, Storm._locks, Storm._kill_helper),
+    "node manager killed while a lock is out": (0.4, Storm._locks, Storm._kill_node),
+    "both killed while a lock is out": (0.4, Storm._locks, Storm._kill_helper, Storm._kill_node),
+    "lock or unlock hangs": (0.5, Storm._locks, lambda storm: storm.devices.hang()),
+    "lock or unlock fails": (0.5, Storm._locks, lambda storm: storm.devices.fail()),
+    "helper stopped while a lock is out": (
+        0.5,
+        Storm._locks,
+        lambda storm: storm.devices.stop_helper(),
+    ),
+}
+_OF_MOVES: _Menu = {
+    "client killed in mid-move": (1.0, _kill_named(Devices.moving)),
+    "node manager killed in mid-move": (0.4, Storm._moves, Storm._kill_node),
+    "helper killed in mid-move": (0.7, Storm._moves, Storm._kill_helper),
+    "restore fails in a move": (1.5, Storm._moves, lambda storm: storm.devices.fail_restore()),
+    "GPU lost during a move": (0.7, Storm._moves, Storm._lose_gpu),
+}
+_OF_STOPS: _Menu = {
+    "client killed while it saves": (1.5, _kill_who(lambda player: player.saves)),
+    "client killed before it saves": (0.5, _kill_who(lambda player: player.told)),
+    "node manager killed before a stop": (
+        1.0,
+        _any_of(lambda player: player.told or player.saves),
+        Storm._kill_node,
+    ),
+}
+OF_TURNS, OF_LOCKS, OF_MOVES, OF_STOPS = map(tuple, (_OF_TURNS, _OF_LOCKS, _OF_MOVES, _OF_STOPS))
 
 
 def _config(plan: Plan) -> str:
@@ -1114,7 +1066,8 @@ class _Notebook:
         with contextlib.suppress(AssertionError, OSError, RuntimeError), kernel:
             self.pid = kernel.pid
             self._run(kernel, "from support.faults.actor import cell")
-            spec = {"environment": "carol", "log": str(self._log)}
+            spec = {"environment": "carol", "log": str(self._log), "role": "notebook"}
+            spec["seed"] = str(self._rng.randrange(2**32))
             while not self._ends.is_set() and self._runs():
                 self._run(kernel, f"cell({spec!r}, {self._rng.uniform(0.3, 1.5)})")
                 self._ends.wait(self._rng.uniform(0.1, 2.0))

@@ -9,24 +9,22 @@ so it ends.
 from __future__ import annotations
 
 import os
-import random
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from jupyter_gpushare.client.adapters import registry
-from jupyter_gpushare.client.errors import GpuShareError, LeaseLost
+from jupyter_gpushare.client.errors import GpuShareError
 from jupyter_gpushare.client.memory import ladder
 from jupyter_gpushare.client.requests import getting
 from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.session.lease import OwnState
 from jupyter_gpushare.client.words.settings import Ask
-from jupyter_gpushare.protocol.messages import Method
 
 from . import pretend
+from .client import Client, gpus_of
 from .observed import Log, Saw, boot
 from .planted_clients import IN_CLIENTS
 from .pretend import NAME, DriverSaid, Pretend
@@ -62,13 +60,11 @@ class _Watched:
         """Nothing to show."""
 
 
-class Tenant:
-    """One life. ``spec`` is its part in the storm: see ``storm.py``."""
+class Tenant(Client):
+    """One life."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
-        self.spec = spec
-        self.rng = random.Random(spec["seed"])
-        self.log = Log(Path(spec["log"]))
+        super().__init__(spec)
         os.environ.update(spec["environ"])
         # A checkpoint here takes milliseconds; who waits half a minute sees no deadline pass.
         stands_for(ladder, "deadline_for", lambda memory: spec["deadline"])
@@ -106,12 +102,7 @@ class Tenant:
         self.broker.close()
 
     def _begin(self) -> None:
-        self.log.note(
-            Saw.BORN,
-            pid=os.getpid(),
-            environment=self.spec["environment"],
-            role=self.spec["role"],
-        )
+        self.born()
         self.broker.set_activity(True)
         while not self._acquire():
             time.sleep(self.rng.uniform(0.05, 0.3))
@@ -126,8 +117,7 @@ class Tenant:
             self.log.note(Saw.GAVE_UP, t0, request="tenant", why=str(error))
             return False
         self.lease = grant.lease
-        gpus = [[gpu.uuid, gpu.memory] for gpu in grant.gpus]
-        self.log.note(Saw.GRANTED, t0, request="tenant", lease=grant.lease, gpus=gpus)
+        self.log.note(Saw.GRANTED, t0, request="tenant", lease=self.lease, gpus=gpus_of(grant))
         return True
 
     def _fill(self) -> bool:
@@ -160,18 +150,7 @@ class Tenant:
         return True
 
     def _heartbeat(self) -> str | None:
-        """What the node manager says of the lease; ``None``: it has ended. Empty: no answer."""
-        t0 = boot()
-        try:
-            state = self.broker.call(Method.HEARTBEAT, lease=self.lease)["state"]
-        except LeaseLost as error:
-            self.log.note(Saw.LOST, t0, lease=self.lease, message=str(error))
-            return None
-        except GpuShareError as error:
-            self.log.note(Saw.GAVE_UP, t0, lease=self.lease, why=type(error).__name__)
-            return ""
-        self.log.note(Saw.ALIVE, t0, lease=self.lease, state=state, request=None)
-        return str(state)
+        return self.beat(self.broker.call, self.lease)
 
     def _cell(self) -> bool:
         """Be busy for some time, with all that was there. False: its life is over."""
@@ -200,7 +179,7 @@ class Tenant:
             grant = self.broker.grant
             if state == "held" and not is_held and grant is not None:
                 is_held = True
-                gpus = [[gpu.uuid, gpu.memory] for gpu in grant.gpus]
+                gpus = gpus_of(grant)
                 self.log.note(Saw.GRANTED, t0, request="cell", lease=self.lease, gpus=gpus)
             if is_held and time.monotonic() >= until:
                 break
@@ -216,12 +195,6 @@ class Tenant:
         return is_whole
 
     def _release(self) -> None:
-        t0 = self.log.note(Saw.RELEASING, lease=self.lease)
-        try:
-            state = self.broker.release()
-        except GpuShareError as error:
-            self.log.note(Saw.GAVE_UP, t0, lease=self.lease, why=str(error))
-        else:
-            self.log.note(Saw.RELEASED, t0, lease=self.lease, state=state)
+        self.give_back(self.lease, self.broker.release)
         # CUDA keeps what it has until the process ends.
         time.sleep(self.rng.uniform(0.0, 0.5))
