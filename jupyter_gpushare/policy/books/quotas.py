@@ -85,8 +85,7 @@ class QuotaBook:
         """Whether a new task may have so many GPUs by a loan that is valid, if one is needed."""
         if self.pool is None:
             return True
-        lent = self.lent.get(environment)
-        return lent is not None and not lent.stale and gpus <= lent.loan.quota.gpus
+        return self.is_lent(environment) and gpus <= self.lent[environment].loan.quota.gpus
 
     def most(self, environment: EnvironmentName) -> Quota:
         """The quota beyond which a request is refused for good; less than that it waits for."""

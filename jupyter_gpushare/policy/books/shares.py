@@ -37,12 +37,9 @@ def promised(shares: Iterable[Share], offsets: int) -> int:
 
     ``offsets`` is the head-room of them all, from :func:`offsets`.
     """
-    kept, largest, some = 0, 0, False
-    for share in shares:
-        kept += share.persistent
-        largest = max(largest, share.temporary)
-        some = True
-    return kept + largest + offsets if some else 0
+    sizes = [(share.persistent, share.temporary) for share in shares]
+    kept = sum(persistent for persistent, _temporary in sizes)
+    return kept + max(temporary for _kept, temporary in sizes) + offsets if sizes else 0
 
 
 def offsets(state: State, config: PolicyConfig, gpu: GpuUuid, shares: Iterable[Share]) -> int:
@@ -218,15 +215,14 @@ def _shares_of(
 ) -> list[Share] | None:
     """The shares of an environment's tasks on a GPU by turns; ``None``: not all can take turns."""
     full = int(held.memory if held.full is None else held.full)
-    result = []
+    found = []
     for lease in leases:
-        now = state.gpus[gpu].shares.get(lease)
         may = _may_share(state, lease, gpu)
         share = counted(state, config, lease, gpu, full) if may else None
-        if share is None and now is None:
+        share = share or state.gpus[gpu].shares.get(lease)
+        if share is None:
             return None
-        result.append(share or now)
-    found = [share for share in result if share is not None]
+        found.append(share)
     return found if sum(share.persistent for share in found) <= full else None
 
 
@@ -259,11 +255,9 @@ def free_with(state: State, config: PolicyConfig, gpu: GpuUuid, shares: Iterable
     shares = tuple(shares)
     books = state.gpus[gpu]
     taking = {state.leases[share.lease].environment for share in shares}
-    plain = 0
-    for environment in _claims_on(state, gpu):
-        held = state.reservations[(environment, gpu)]
-        if environment not in taking:
-            plain += held.memory if held.full is None else held.full
+    others = [who for who in _claims_on(state, gpu) if who not in taking]
+    held = [state.reservations[(who, gpu)] for who in others]
+    plain = sum(one.memory if one.full is None else one.full for one in held)
     by_turns = promised(shares, offsets(state, config, gpu, shares))
     return int(books.gpu.memory) - books.unleased - plain - by_turns
 

@@ -183,7 +183,7 @@ class Lease:
     def has_residue(self) -> bool:
         """Whether it is parked and its process left something on its GPUs."""
         parked = self.parked if self.phase is LeasePhase.PARKED else None
-        return parked is not None and (parked.rung.stays or parked.stayed)
+        return parked is not None and parked.has_residue
 
     @property
     def stalled(self) -> bool:

@@ -101,8 +101,8 @@ def end_promise(draft: Draft, lease: Lease) -> None:
     known = draft.state.promises.get(lease.id)
     if known is not None:
         state, why = terms.verdict(draft.state, lease, draft.at)
-        took, who = draft.at - known.since, (draft.at, lease.id, lease.environment)
-        draft.emit(ev.PromiseEnded(*who, state, known.named, took, why))
+        who = (draft.at, lease.id, lease.environment)
+        draft.emit(ev.PromiseEnded(*who, state, known.named, draft.at - known.since, why))
 
 
 Answer = Callable[[Draft, Any], Decision]
@@ -168,31 +168,29 @@ def own_task(
 def member_in_turns(
     draft: Draft, lease: LeaseId, environment: EnvironmentName, process: ProcessId
 ) -> Lease | None:
-    """The lease that ``process`` has joined, if it may take turns for it.
+    """The lease whose own task is ``process``, or that it has joined, if it may take turns for it.
 
-    Not where turns share memory: then others rely on what the own task says of its memory.
+    A member may not where turns share memory: then others rely on what the own task says of its.
     """
-    found = own_lease(draft, lease, environment, process)
-    if found is None or any(lease in books.shares for books in draft.state.gpus.values()):
-        return None
-    return found
+    own = own_task(draft, lease, environment, process)
+    shares = own is None and any(lease in books.shares for books in draft.state.gpus.values())
+    return None if shares else own or own_lease(draft, lease, environment, process)
+
+
+#: Finds the lease of a command, if the process may say that of it.
+Finds = Callable[[Draft, LeaseId, EnvironmentName, ProcessId], Lease | None]
 
 
 def of_task(
-    kind: type[cmd.Command], *, members: bool = False
+    kind: type[cmd.Command], finds: Finds | None = None
 ) -> Callable[[Callable[[Draft, Any, Lease], Decision]], Answer]:
-    """As :data:`decides`, for what only the own task of a lease may say of it.
-
-    ``members``: a process that has joined the lease may say it, too, if it may take turns for it.
-    """
+    """As :data:`decides`, for what only the own task of a lease may say of it, or who ``finds``."""
 
     def register(answer: Callable[[Draft, Any, Lease], Decision]) -> Answer:
         @decides(kind)
         def decided(draft: Draft, command: Any) -> Decision:
-            whose = (command.lease, command.environment, command.process)
-            lease = own_task(draft, *whose)
-            if lease is None and members:
-                lease = member_in_turns(draft, *whose)
+            find = finds or own_task
+            lease = find(draft, command.lease, command.environment, command.process)
             return unknown_lease() if lease is None else answer(draft, command, lease)
 
         return decided

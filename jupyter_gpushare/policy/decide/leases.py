@@ -54,20 +54,14 @@ def _present(draft: Draft, command: cmd.Present) -> Decision:
     return _attach(draft, cmd.Attach(draft.at, name, command.environment, command.process))
 
 
-@decides(cmd.Heartbeat)
-def _heartbeat(draft: Draft, command: cmd.Heartbeat) -> Decision:
-    lease = own_lease(draft, command.lease, command.environment, command.process)
-    if lease is None:
-        return unknown_lease()
+@of_task(cmd.Heartbeat, own_lease)
+def _heartbeat(draft: Draft, command: cmd.Heartbeat, lease: Lease) -> Decision:
     draft.emit(ev.HeartbeatSeen(draft.at, lease.id))
     return Done(lease.id)
 
 
-@decides(cmd.SetActivity)
-def _set_activity(draft: Draft, command: cmd.SetActivity) -> Decision:
-    lease = own_lease(draft, command.lease, command.environment, command.process)
-    if lease is None:
-        return unknown_lease()
+@of_task(cmd.SetActivity, own_lease)
+def _set_activity(draft: Draft, command: cmd.SetActivity, lease: Lease) -> Decision:
     draft.emit(ev.HeartbeatSeen(draft.at, lease.id))
     if lease.activity is not command.activity and lease.phase is LeasePhase.HELD:
         if command.activity is Activity.IDLE:
@@ -184,13 +178,10 @@ def _end_kernel(draft: Draft, command: cmd.EndKernel) -> Decision:
 
 @decides(cmd.RenameTask)
 def _rename_task(draft: Draft, command: cmd.RenameTask) -> Decision:
-    renamed = [
-        lease
-        for name in draft.state.by_handle.get((command.environment, command.kernel_id), ())
-        for lease in (draft.state.leases[name],)
-        if (lease.task.name, lease.task.path) != (command.name, command.path)
-    ]
-    for lease in renamed:
-        who = (draft.at, lease.id, lease.environment)
-        draft.emit(ev.TaskRenamed(*who, command.name, command.path))
-    return Done(count=len(renamed))
+    now, renamed = (command.name, command.path), 0
+    for name in draft.state.by_handle.get((command.environment, command.kernel_id), ()):
+        task = draft.state.leases[name].task
+        if (task.name, task.path) != now:
+            draft.emit(ev.TaskRenamed(draft.at, name, command.environment, *now))
+            renamed += 1
+    return Done(count=renamed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..books import links
+from ..books.state import Lease
 from ..measure import following
 from ..measure.observe import observe, told_apart, unused, used_by_environment
 from ..recall import lifts, plan
@@ -109,15 +110,11 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
             part.gpu in seen and seen[part.gpu].problem is None for part in lease.allocations
         )
         if healthy and not draft.state.is_resident(lease):
-            draft.end(
-                lease,
-                EndReason.HEARTBEAT_LOST,
-                "the task gave no sign of life and holds no GPU memory",
-            )
-            _free_drained(draft, lease.id, draft.at)
+            told = "the task gave no sign of life and holds no GPU memory"
+            _end_drained(draft, lease, EndReason.HEARTBEAT_LOST, told)
     for lease in tuple(unused(draft.state, command.readings, draft.at, draft.config)):
-        draft.end(lease, EndReason.UNUSED, "nothing of its other processes was on its GPUs")
-        _free_drained(draft, lease.id, draft.at)
+        told = "nothing of its other processes was on its GPUs"
+        _end_drained(draft, lease, EndReason.UNUSED, told)
     if command.ended is not None:
         draft.at = max(draft.at, command.ended)
     if len(draft.events) > before:
@@ -142,11 +139,11 @@ def _follow(draft: Draft, readings: Iterable[GpuReading]) -> None:
     draft.emit(*following.follow(draft.state, used, draft.at, draft.config))
 
 
-def _free_drained(draft: Draft, name: LeaseId, at: float) -> None:
-    """Free the claims of a stalled lease that a reading shows to hold nothing."""
-    lease = draft.state.leases[name]
+def _end_drained(draft: Draft, lease: Lease, reason: EndReason, detail: str) -> None:
+    """End a lease that a reading shows to hold nothing: its claims are free."""
+    draft.end(lease, reason, detail)
     for part in lease.allocations:
-        draft.emit(ev.ClaimMoved(at, name, part.gpu, ClaimPhase.GONE))
+        draft.emit(ev.ClaimMoved(draft.at, lease.id, part.gpu, ClaimPhase.GONE))
 
 
 @decides(cmd.ProcessGone)

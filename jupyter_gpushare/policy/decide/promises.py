@@ -14,7 +14,7 @@ from ..words import commands as cmd, events as ev
 from ..words.model import LeasePhase, RefusalReason
 from ..words.promises import Promised, PromiseState, ShareWhy
 from . import given
-from .draft import Decision, Done, Draft, Refuse, end_promise, of_task
+from .draft import Decision, Done, Draft, Refuse, end_promise, member_in_turns, of_task
 from .recalls import ask_back
 
 
@@ -37,12 +37,11 @@ def _make_promise(draft: Draft, command: cmd.MakePromise, lease: Lease) -> Decis
     return Done(lease.id)
 
 
-@of_task(cmd.Foresee, members=True)
+@of_task(cmd.Foresee, member_in_turns)
 def _foresee(draft: Draft, command: cmd.Foresee, lease: Lease) -> Decision:
     has_gpus = lease.phase in (LeasePhase.HELD, LeasePhase.PARKED)
     if has_gpus and lease.request.expected != command.expected:
-        who = (draft.at, lease.id, lease.environment)
-        draft.emit(ev.TaskForeseen(*who, command.expected))
+        draft.emit(ev.TaskForeseen(draft.at, lease.id, lease.environment, command.expected))
         given.settle(draft, lease.id)
     return Done(lease.id)
 
@@ -50,15 +49,14 @@ def _foresee(draft: Draft, command: cmd.Foresee, lease: Lease) -> Decision:
 # -- the loop ------------------------------------------------------------------------------
 
 
-@of_task(cmd.ReportProgress, members=True)
+@of_task(cmd.ReportProgress, member_in_turns)
 def _report_progress(draft: Draft, command: cmd.ReportProgress, lease: Lease) -> Decision:
     total, done = command.total, command.done
     fine = done >= 0 and (total is None or total >= done) and command.seconds >= 0
     if not fine or not math.isfinite(command.seconds):
         return Refuse(RefusalReason.BAD_REQUEST, texts.BAD_PROGRESS)
-    if lease.phase is not LeasePhase.HELD:
-        return Done(lease.id)
-    draft.emit(ev.ProgressSeen(draft.at, lease.id, done, total, command.seconds))
+    if lease.phase is LeasePhase.HELD:
+        draft.emit(ev.ProgressSeen(draft.at, lease.id, done, total, command.seconds))
     return Done(lease.id)  # what follows is settled after each command
 
 

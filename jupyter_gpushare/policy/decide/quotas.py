@@ -47,7 +47,7 @@ def weigh(draft: Draft, environments: Iterable[EnvironmentName]) -> None:
 
 def weigh_all(draft: Draft) -> None:
     """Record it for every environment that waits or is known."""
-    waiting = {item.environment for item in draft.state.queue.waiting.values()}
+    waiting = (item.environment for item in draft.state.queue.waiting.values())
     weigh(draft, {*waiting, *draft.state.budgets})
 
 

@@ -25,9 +25,7 @@ from ..words.model import (
     ClaimPhase,
     GpuUuid,
     LeasePhase,
-    Parked,
     RefusalReason,
-    Rung,
     Voucher,
 )
 from ..words.turns import Figures
@@ -45,9 +43,6 @@ def voucher_of(state: State, lease: Lease) -> Voucher | None:
     """The voucher for a lease that is held or parked; ``None``: in other phases there is none."""
     if lease.phase not in (LeasePhase.HELD, LeasePhase.PARKED):
         return None
-    parked = lease.parked
-    if lease.phase is LeasePhase.PARKED:
-        parked = parked or Parked(Rung.RELEASE)
     return Voucher(
         lease=lease.id,
         environment=lease.environment,
@@ -56,7 +51,7 @@ def voucher_of(state: State, lease: Lease) -> Voucher | None:
         members=tuple(sorted(lease.members))[:MOST_MEMBERS],
         phase=lease.phase,
         allocations=lease.allocations,
-        parked=parked,
+        parked=lease.parked,
         quota=_quota(state, lease),
         turns=tuple(_figures(state, lease)),
     )
@@ -221,7 +216,7 @@ def _needed(command: cmd.Present, config: PolicyConfig) -> tuple[Allocation, ...
         return voucher.allocations
     measured = {part.gpu: part.memory for part in command.measured}
     grain = config.measure_granularity
-    stays = _stays(voucher)
+    stays = voucher.parked is not None and voucher.parked.has_residue
 
     def left(gpu: GpuUuid, most: int) -> Bytes:
         used = measured.get(gpu, 0) + config.residue_margin
@@ -232,12 +227,6 @@ def _needed(command: cmd.Present, config: PolicyConfig) -> tuple[Allocation, ...
         for part in voucher.allocations
         if stays or measured.get(part.gpu)
     )
-
-
-def _stays(voucher: Voucher) -> bool:
-    """Whether a parked task said, or was measured, to have left something on its GPUs."""
-    parked = voucher.parked
-    return parked is not None and (parked.rung.stays or parked.stayed)
 
 
 def _again(
@@ -275,7 +264,7 @@ def _again(
         had = (parked.rung, parked.memory, parked.movable, parked.gpus)
         yield ev.LeaseParked(at, name, who, *had, at_work=parked.at_work)
         # Memory that it said it gave back and still has must not count as a stranger's.
-        if parked.stayed or (parts and not _stays(voucher)):
+        if parked.stayed or (parts and not parked.has_residue):
             yield ev.ResidueFound(at, name, who, texts.STILL_THERE)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ..books import links
 from ..books.demand import computes
 from ..books.lifts import answers
@@ -20,7 +18,7 @@ from ..words.model import (
 )
 from ..words.recalls import Give, Recall, RecallPhase, Why
 from ..words.turns import TurnEnd, TurnPhase
-from .draft import Decision, Done, Draft, Refuse, of_task, unknown_lease
+from .draft import Decision, Done, Draft, Refuse, member_in_turns, of_task, unknown_lease
 from .serving import serve, serve_restores, waits_for_link
 
 
@@ -35,9 +33,7 @@ def ask_back(draft: Draft) -> None:
 
 @of_task(cmd.Park)
 def _park(draft: Draft, command: cmd.Park, lease: Lease) -> Decision:
-    if lease.phase is LeasePhase.QUEUED:
-        return Refuse(RefusalReason.BAD_REQUEST, texts.NOTHING_TO_PARK)
-    if command.rung is Rung.NONE:
+    if lease.phase is LeasePhase.QUEUED or command.rung is Rung.NONE:
         return Refuse(RefusalReason.BAD_REQUEST, texts.NOTHING_TO_PARK)
     if lease.phase is LeasePhase.PARKED:
         if lease.id in draft.state.queue.waiting:
@@ -206,8 +202,7 @@ def settle_newcomers(draft: Draft) -> None:
     follows = following.follows_any(draft.state)
     for event in granted if follows else ():
         if event.lease in draft.state.leases:
-            for followed in tuple(following.again(draft.state, event)):
-                draft.emit(replace(followed, at=draft.at))
+            draft.emit(*following.again(draft.state, event))
     leases = (draft.state.leases.get(event.lease) for event in granted)
     if draft.state.rebuild is None and any(
         held is not None and (follows or held.request.memory_most) for held in leases
@@ -215,7 +210,7 @@ def settle_newcomers(draft: Draft) -> None:
         set_limits(draft, may_lift=True)
 
 
-@of_task(cmd.ConfirmLimit, members=True)
+@of_task(cmd.ConfirmLimit, member_in_turns)
 def _confirm_limit(draft: Draft, command: cmd.ConfirmLimit, lease: Lease) -> Decision:
     if lease.request.memory_most is None:
         if command.process != lease.task.process:

@@ -35,12 +35,7 @@ from .waiting import held_up_text, joined, no_room_text, spent_text
 def _request(draft: Draft, command: cmd.RequestLease) -> Decision:
     known = draft.state.asked(command.task.process, command.request.request_id)
     if known is not None:
-        lease = draft.state.leases[known]
-        if lease.phase is LeasePhase.HELD:
-            return Grant(known)
-        if lease.phase is LeasePhase.PARKED:
-            return resume_lease(draft, lease, command.wait)
-        return Wait(known, "This request is already in the queue.")
+        return resume_lease(draft, draft.state.leases[known], command.wait)
     quotas.weigh(draft, (command.environment,))  # a budget of 0 is spent without any use
     if command.of_quota:
         command = _of_quota(draft.state, command)
@@ -147,12 +142,9 @@ def _with_reserve(draft: Draft, command: cmd.RequestLease) -> cmd.RequestLease:
 def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
     state, request = draft.state, command.request
     quota = state.quotas.most(command.environment)
-    never = _never(state, quota, request)
+    never = _never(state, quota, request) or given.refusal(draft, command.environment, request)
     if never is not None:
         return never
-    impossible = given.refusal(draft, command.environment, request)
-    if impossible is not None:
-        return impossible
     if request.memory is not None and sum(request.parts or ()) > request.memory:
         return Refuse(RefusalReason.BAD_REQUEST, texts.parts_text(request))
     if state.problem is not None:
@@ -299,6 +291,7 @@ def _resume(draft: Draft, command: cmd.Resume, lease: Lease) -> Decision:
 
 
 def resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
+    """A lease goes on waiting, or has GPUs again, as soon as it can."""
     if lease.phase is LeasePhase.HELD:
         return Grant(lease.id)
     if lease.id in draft.state.queue.waiting:

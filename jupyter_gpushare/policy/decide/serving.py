@@ -112,10 +112,8 @@ def grant(draft: Draft, item: Waiting, granted: Granted) -> None:
         )
     )
     given.granted(draft, item.lease)
-    for unleased in tuple(
-        observe.coming_back(draft.state, draft.state.leases[item.lease], draft.at, draft.config)
-    ):
-        draft.emit(unleased)
+    lease = draft.state.leases[item.lease]
+    draft.emit(*observe.coming_back(draft.state, lease, draft.at, draft.config))
 
 
 def delays(draft: Draft, item: Waiting, granted: Granted) -> bool:

@@ -14,11 +14,11 @@ from ..words.model import (
 )
 from ..words.recalls import Give, RecallPhase
 from ..words.turns import TurnEnd, TurnPhase
-from .draft import Decision, Done, Draft, decides, of_task, unknown_lease
+from .draft import Decision, Done, Draft, decides, member_in_turns, of_task, unknown_lease
 from .serving import serve, settle_sharing
 
 
-@of_task(cmd.ReportMemory, members=True)
+@of_task(cmd.ReportMemory, member_in_turns)
 def _report_memory(draft: Draft, command: cmd.ReportMemory, lease: Lease) -> Decision:
     state, grain = draft.state, draft.config.measure_granularity
     if command.process != lease.task.process:  # it does not know what the others have
@@ -79,7 +79,7 @@ def _stops_for(draft: Draft, lease: Lease, process: ProcessId) -> bool:
     return draft.state.taker(lease.id).leader in (None, process)
 
 
-@of_task(cmd.AskTurn, members=True)
+@of_task(cmd.AskTurn, member_in_turns)
 def _ask_turn(draft: Draft, command: cmd.AskTurn, lease: Lease) -> Decision:
     if command.locked and lease.task.process != command.process:
         return unknown_lease()  # of what the driver locks only the task itself may speak
@@ -107,7 +107,7 @@ def _has_crossed(draft: Draft, name: LeaseId, number: int | None) -> bool:
     """Whether the task had not heard yet, when it said so, that it has this turn: it computes."""
     turn = draft.state.turns.get(name)
     has_turn = turn is not None and turn.phase is TurnPhase.HOLDS
-    return has_turn and turn is not None and number is not None and number != turn.order
+    return has_turn and turn is not None and number not in (None, turn.order)
 
 
 @of_task(cmd.LockTurn)
@@ -152,7 +152,7 @@ def _empty_cache(draft: Draft, command: cmd.EmptyCache, lease: Lease) -> Decisio
     return Done(lease.id)
 
 
-@of_task(cmd.EndTurn, members=True)
+@of_task(cmd.EndTurn, member_in_turns)
 def _end_turn(draft: Draft, command: cmd.EndTurn, lease: Lease) -> Decision:
     stops = _stops_for(draft, lease, command.process)
     if not stops or _has_crossed(draft, lease.id, command.number):

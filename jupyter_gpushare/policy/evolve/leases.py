@@ -120,8 +120,7 @@ def _line_looked(state: State, event: ev.LineLooked) -> State:
 def _lease_parked(state: State, event: ev.LeaseParked) -> State:
     state = turns.remember(state, event.lease, event.at)
     before = lease_of(state, event.lease)
-    deeper = before.has_residue
-    phase = LeasePhase.PARKED
+    deeper, phase = before.has_residue, LeasePhase.PARKED
     at_work = deeper and before.parked is not None and before.parked.at_work
     granted_at = event.at if before.granted_at is None else before.granted_at
     lease = replace(
@@ -365,11 +364,11 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
         **_ANEW,
         **promises.CELL_OVER,
     )
-    state = put_lease(state, lease)
-    state = replace(state, queue=state.queue.remove(lease.id))
-    state = turns.gives_up(turns.leave_behind(state, lease.id, event.at), lease.id, event.at)
+    state = turns.leave_behind(put_lease(state, lease), lease.id, event.at)
+    state = turns.gives_up(state, lease.id, event.at)
     state = replace(
         state,
+        queue=state.queue.remove(lease.id),
         takers=drop(state.takers, lease.id),
         last_seen=drop(state.last_seen, lease.id),
         promises=drop(state.promises, lease.id),

@@ -60,10 +60,9 @@ def _made(state: State, event: ev.PromiseMade) -> State:
 def _moved(state: State, event: ev.PromiseMoved) -> State:
     state = meters.settled(state, event.lease, event.at)
     known = state.promises[event.lease]
-    now = known.state
-    if event.state is not now:
-        now = move(PROMISE_MOVES, now, event.state, f"promise to {event.lease}")
-    known = replace(known, state=now, ends=event.ends, why=event.why)
+    if event.state is not known.state:
+        move(PROMISE_MOVES, known.state, event.state, f"promise to {event.lease}")
+    known = replace(known, state=event.state, ends=event.ends, why=event.why)
     return replace(state, promises=state.promises.set(event.lease, known))
 
 

@@ -36,12 +36,16 @@ def drop(index: Map[K, V], key: K) -> Map[K, V]:
     return index.delete(key) if key in index else index
 
 
-def lease_of(state: State, lease: LeaseId) -> Lease:
-    """The lease that an event names. Raises :class:`InvariantBroken` where there is none."""
-    found = state.leases.get(lease)
+def _known(index: Map[K, V], what: str, key: K) -> V:
+    """What an event names. Raises :class:`InvariantBroken` where there is none."""
+    found = index.get(key)
     if found is None:
-        raise InvariantBroken(f"no lease {lease}")
+        raise InvariantBroken(f"no {what} {key}")
     return found
+
+
+def lease_of(state: State, lease: LeaseId) -> Lease:
+    return _known(state.leases, "lease", lease)
 
 
 def changed(state: State, name: LeaseId, **parts: Any) -> State:
@@ -106,11 +110,7 @@ def forget_lease(state: State, lease: Lease) -> State:
 
 
 def claim_of(state: State, lease: LeaseId, gpu: GpuUuid) -> Claim:
-    """The claim that an event names. Raises :class:`InvariantBroken` where there is none."""
-    claim = state.claims.get((lease, gpu))
-    if claim is None:
-        raise InvariantBroken(f"lease {lease} has no claim on {gpu}")
-    return claim
+    return _known(state.claims, "claim", (lease, gpu))
 
 
 def changed_claim(state: State, lease: LeaseId, gpu: GpuUuid, **parts: Any) -> State:
@@ -128,10 +128,7 @@ def claim_phase(state: State, lease: LeaseId, gpu: GpuUuid, phase: ClaimPhase, a
 
 
 def books_of(state: State, gpu: GpuUuid) -> GpuState:
-    found = state.gpus.get(gpu)
-    if found is None:
-        raise InvariantBroken(f"no GPU {gpu}")
-    return found
+    return _known(state.gpus, "GPU", gpu)
 
 
 def put_books(state: State, gpu: GpuState) -> State:

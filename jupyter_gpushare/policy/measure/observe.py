@@ -100,8 +100,7 @@ def observe(
         parts = _sort(state, reading, config)
         seen[reading.uuid] = parts
         yield from _unleased(state, reading, books, parts, at, config)
-        for key, size in _offenders(state, reading.uuid, parts, config):
-            current[key] = size
+        current.update(_offenders(state, reading.uuid, parts, config))
     yield from _claims(state, seen, at)
     yield from _joined(state, seen, at)
     yield from _still_there(state, seen, at)
@@ -112,11 +111,12 @@ def observe(
     yield from _uses(state, seen, at)
     yield from _flags(state, seen, current, at, config)
     works = set[LeaseId]().union(*(parts.worked for parts in seen.values()))
-    over = {}
-    for key, size in current.items():
-        if key[2] is FlagKind.OVER_LIMIT and size is not None:
-            lease = seen[key[0]].owner[key[1]]
-            over[key] = watchdog.Over(lease, size, lease in works)
+    over: dict[FlagKey, watchdog.Over] = {
+        (gpu, process, kind): watchdog.Over(lease, size, lease in works)
+        for (gpu, process, kind), size in current.items()
+        if kind is FlagKind.OVER_LIMIT and size is not None
+        for lease in (seen[gpu].owner[process],)
+    }
     yield from watchdog.step(state, over, at, config)
     quiet = {gpu: parts.present - parts.moved for gpu, parts in seen.items() if not parts.opaque}
     yield from stillness.look_at_stalled(state, vitals, quiet, at, config)
@@ -140,14 +140,8 @@ def unused(
         for lease in state.leases.values()
         if lease.inherited_at is not None and lease.phase is LeasePhase.HELD
     ]
-    measured = {
-        reading.uuid
-        for reading in (readings if survivors else ())
-        if reading.uuid in state.gpus
-        and reading.problem is None
-        and not state.gpus[reading.uuid].gpu.simulated
-        and not _sort(state, reading, config).opaque
-    }
+    sorted_out = told_apart(state, readings, config) if survivors else {}
+    measured = {gpu for gpu in sorted_out if not state.gpus[gpu].gpu.simulated}
     for lease in survivors:
         claims = [(state.claims[(lease.id, part.gpu)], part.gpu) for part in lease.allocations]
         since = max(lease.inherited_at or 0.0, *(claim.since for claim, _gpu in claims))
@@ -218,31 +212,32 @@ def used_by_environment(
 
     ``None``: not all of it is known.
     """
-    result: dict[GpuUuid, dict[EnvironmentName, int | None]] = {}
-    for reading in readings:
-        if reading.uuid not in state.gpus or reading.problem is not None:
-            continue
-        parts = _sort(state, reading, config)
-        result[reading.uuid] = {
+    return {
+        gpu: {
             environment: None
             if parts.opaque or environment in parts.unknown
             else parts.by_environment.get(environment, 0)
-            for environment, gpu in state.reservations
-            if gpu == reading.uuid
+            for environment, where in state.reservations
+            if where == gpu
         }
-    return result
+        for gpu, parts in _by_owner(state, readings, config)
+    }
+
+
+def _by_owner(
+    state: State, readings: Iterable[GpuReading], config: PolicyConfig
+) -> Iterator[tuple[GpuUuid, Parts]]:
+    """The readings of GPUs that work."""
+    for reading in readings:
+        if reading.uuid in state.gpus and reading.problem is None:
+            yield reading.uuid, _sort(state, reading, config)
 
 
 def told_apart(
     state: State, readings: Iterable[GpuReading], config: PolicyConfig
 ) -> dict[GpuUuid, Parts]:
     """The readings of GPUs that work, by owner; not of those with processes we cannot trace."""
-    sorted_out = (
-        (reading.uuid, _sort(state, reading, config))
-        for reading in readings
-        if reading.uuid in state.gpus and reading.problem is None
-    )
-    return {gpu: parts for gpu, parts in sorted_out if not parts.opaque}
+    return {gpu: one for gpu, one in _by_owner(state, readings, config) if not one.opaque}
 
 
 def _unleased(

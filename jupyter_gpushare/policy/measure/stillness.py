@@ -92,9 +92,8 @@ def look_at_stalled(
     wanted = _wanted(state, config, still) if state.rebuild is None else frozenset()
     for name, stall in sorted(stalled.items()):
         seen, lease = vitals.get(name), state.leases[name]
-        since = None
-        if name in wanted:
-            since = at if stall.since is None else stall.since
+        began = at if stall.since is None else stall.since
+        since = began if name in wanted else None
         cpu = None if seen is None else seen.cpu
         yield ev.StillnessMeasured(at, name, since, cpu, stalled=True)
         acted = 0 if stall.since is None else stall.acted

@@ -261,12 +261,10 @@ def _kept(state: State, gpu: GpuUuid, used: Mapping[EnvironmentName, int | None]
     """Bytes on a GPU that are in use though they were asked back."""
     result = 0
     for key, held in state.reservations.items():
-        environment, uuid = key
-        if uuid != gpu or environment not in used or not held.lifted:
-            continue
-        size = used[environment]
-        may = entitled(state, key) + most_lifted(state, key)
-        result += max(0, min(held.memory, held.memory if size is None else size) - may)
+        if key[1] == gpu and key[0] in used and held.lifted:
+            size = used[key[0]]
+            in_use = held.memory if size is None else min(held.memory, size)
+            result += max(0, in_use - entitled(state, key) - most_lifted(state, key))
     return result
 
 

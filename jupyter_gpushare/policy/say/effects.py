@@ -94,7 +94,7 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
                 # The one that asked would end it, or read what is said.
                 if lease.inherited_at is not None and event.reason is EndReason.REVOKED:
                     yield Signal(lease.task.process, HolderAction.END)
-        case ev.RecallMoved(give=Give.CACHE, phase=RecallPhase.ANSWERED):
+        case ev.RecallMoved(give=Give.CACHE, phase=RecallPhase.ANSWERED) | ev.LeaseParked():
             yield Measure()
         case ev.RecallMoved() if event.phase is not RecallPhase.WARNED:
             at_gate = event.give is not Give.CACHE or not state.taker(event.lease).by_lock
@@ -108,8 +108,6 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
             # One that was asked while it computes goes on.
             if acts and lease is not None and lease.can_give:
                 yield Signal(lease.task.process, config.unparkable_action)
-        case ev.LeaseParked():
-            yield Measure()
         case ev.TurnGiven():
             yield TellTurn(event.lease, is_given=True)
         case ev.TurnOverran():
@@ -142,8 +140,6 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
                 yield LookAtBudgets()
         case ev.FlagMoved(phase=FlagPhase.ACTED):
             yield Signal(event.process, config.audit_action)
-        case _:
-            pass
 
 
 def resume(state: State) -> Iterator[Effect]:

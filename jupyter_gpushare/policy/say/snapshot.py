@@ -21,8 +21,6 @@ from ..words.model import (
     EndReason,
     EnvironmentName,
     LeasePhase,
-    Parked,
-    Rung,
 )
 from ..words.promises import PromiseState, ShareWhy
 from ..words.turns import TurnPhase
@@ -206,10 +204,9 @@ def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
         None if parked else lease.parked,
     )
     if lease.inherited_at is not None:
-        whose = (lease.inherited_at, lease.id, lease.environment)
-        yield ev.LeaseInherited(*whose, lease.task.process)
-    if parked:
-        was = lease.parked or Parked(Rung.RELEASE)
+        heir = lease.task.process
+        yield ev.LeaseInherited(lease.inherited_at, lease.id, lease.environment, heir)
+    if parked and (was := lease.parked):
         yield ev.LeaseParked(
             lease.changed_at,
             lease.id,

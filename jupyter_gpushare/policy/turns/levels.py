@@ -128,8 +128,7 @@ def sheltered(state: State, config: PolicyConfig, holder: LeaseId) -> float:
     """
     turn = state.turns[holder]
     kept = max(kept_until(state, holder), meters.spent_at(state, holder))
-    wants = turn.since if turn.wants is None else turn.wants
-    lasts = owed(state, config, holder)
+    wants, lasts = turn.wanted_since, owed(state, config, holder)
     if turn.since - wants < OWED_AFTER * lasts:
         lasts = 0.0
     if is_batch(state, holder):
@@ -170,9 +169,10 @@ def due(state: State, config: PolicyConfig, holder: LeaseId, waiting: LeaseId) -
     held, waits = is_batch(state, holder), is_batch(state, waiting)
     if held is not waits:
         return sheltered(state, config, holder) if held else math.inf
-    has_it_at = _has_enough(state, config, holder, needed(state, config, waiting))
     return max(
-        has_it_at, caught_up(state, config, holder, waiting), sheltered(state, config, holder)
+        _has_enough(state, config, holder, needed(state, config, waiting)),
+        caught_up(state, config, holder, waiting),
+        sheltered(state, config, holder),
     )
 
 

@@ -114,7 +114,7 @@ def _line(
         if at >= (ripe := meters.ripe_at(state, name, config.quantum)):
             return -1, ripe, rank
         if at >= owed_at(state, config, shared, name):
-            return 0, _wants_since(state, name), rank
+            return 0, state.turns[name].wanted_since, rank
         if at < meters.back_at(state, name):
             return 3, 0.0, rank
         return 1 if waits[name] <= ending else 2, 0.0, rank
@@ -139,8 +139,9 @@ def ahead(
 
 def owed_at(state: State, config: PolicyConfig, shared: Sharers, lease: LeaseId) -> float:
     """Boot time from which on a waiting task goes before all that are not owed a turn."""
-    gpus, since = gpus_of(shared, lease), _wants_since(state, lease)
-    rivals = {name for gpu in gpus for name in shared[gpu] if _wants(state, name)}
+    gpus, since = gpus_of(shared, lease), state.turns[lease].wanted_since
+    out = (None, TurnPhase.REST)
+    rivals = {n for gpu in gpus for n in shared[gpu] if state.turn_phase(n) not in out}
     at = since + levels.OWED_AFTER * len(rivals) * levels.owed(state, config, lease)
     if levels.is_batch(state, lease):
         served = (_batch_served(state, shared[gpu], since) for gpu in gpus)
@@ -155,15 +156,6 @@ def _lock_ends(state: State, name: LeaseId) -> float:
     """
     lock = state.turns[name].lock
     return math.inf if lock is None else lock.since + _MOSTLY * (lock.until - lock.since)
-
-
-def _wants(state: State, name: LeaseId) -> bool:
-    return state.turn_phase(name) not in (None, TurnPhase.REST)
-
-
-def _wants_since(state: State, name: LeaseId) -> float:
-    turn = state.turns[name]
-    return turn.since if turn.wants is None else turn.wants
 
 
 def _batch_served(state: State, names: Iterable[LeaseId], since: float) -> float:
@@ -322,13 +314,11 @@ def _give(state: State, config: PolicyConfig, shared: Sharers, at: float) -> ev.
 
 def deadline(state: State, config: PolicyConfig) -> float:
     """Boot time at which :func:`next_event` may have an event though no command came."""
-    if not state.turns:
-        return math.inf
-    shared = sharers(state, config)
-    return min(_deadlines(state, config, shared), default=math.inf)
+    return min(_deadlines(state, config), default=math.inf)
 
 
-def _deadlines(state: State, config: PolicyConfig, shared: Sharers) -> Iterator[float]:
+def _deadlines(state: State, config: PolicyConfig) -> Iterator[float]:
+    shared = sharers(state, config) if state.turns else Sharers()
     for name, turn in state.turns.items():
         recall = state.recall(name, Give.TURN)
         if recall is not None:

@@ -15,7 +15,7 @@ from typing import Final
 from ..books import compute, shares
 from ..books.state import Lease, State
 from ..words.config import PolicyConfig
-from ..words.model import EnvironmentName, GpuUuid, Request
+from ..words.model import EnvironmentName, Request
 from ..words.promises import WHOLE, Cause, Expected, Promise, PromiseState
 from ..words.recalls import Give, Why
 
@@ -137,19 +137,14 @@ def why_late(state: State, config: PolicyConfig, lease: Lease) -> Cause:
         return Cause.NO_TURNS
     if not known.named:
         return Cause.FULL
-    gpus = {part.gpu for part in lease.allocations}
-    if any(_stops_on(state, gpu) for gpu in gpus):
+    saving = (
+        key.lease
+        for key, recall in state.recalls.items()
+        if key.give is Give.STOP and recall.why is Why.PROMISED and recall.is_out
+    )
+    if any((name, part.gpu) in state.claims for name in saving for part in lease.allocations):
         return Cause.STOPPING
     return most_of(state, config, lease)[1]
-
-
-def _stops_on(state: State, gpu: GpuUuid) -> bool:
-    """Whether a batch task there saves its state for a promise."""
-    return any(
-        key.give is Give.STOP and recall.why is Why.PROMISED and recall.is_out
-        for key, recall in state.recalls.items()
-        if (key.lease, gpu) in state.claims
-    )
 
 
 def verdict(state: State, lease: Lease, at: float) -> tuple[PromiseState, Cause | None]:

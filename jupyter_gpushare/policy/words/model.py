@@ -462,6 +462,11 @@ class Parked:
     stayed: bool = False
     at_work: bool = since(3, False)
 
+    @property
+    def has_residue(self) -> bool:
+        """Whether its process left something on its GPUs, as it said or was measured."""
+        return self.rung.stays or self.stayed
+
 
 @dataclass(frozen=True, slots=True)
 class Allocation:

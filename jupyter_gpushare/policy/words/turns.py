@@ -146,3 +146,8 @@ class Turn:
     lock: Lock | None = None
     kept: float | None = None
     part: float = 0.0
+
+    @property
+    def wanted_since(self) -> float:
+        """Since when its task wants to compute, or rests."""
+        return self.since if self.wants is None else self.wants
