@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from support.policy_moves import idle, phase, resume
 from support.policy_turns import CONFIG, Actor, TurnWorld
-from support.policy_world import GIB, World, gpu, plain_config, replayed, task
+from support.policy_world import GIB, World, gpu, plain_config, replayed, task, why_waits
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import demand
@@ -45,21 +45,19 @@ def stopped(world: World) -> list[str]:
     """The leases that were asked to stop so far, in order."""
     return [
         event.lease
-        for event in world.history
-        if isinstance(event, ev.RecallMoved)
-        and event.give is Give.STOP
-        and event.phase is RecallPhase.TOLD
+        for event in world.of(ev.RecallMoved)
+        if event.give is Give.STOP and event.phase is RecallPhase.TOLD
     ]
 
 
 def keeps(world: World, lease: str) -> None:
-    world.run(cmd.Keep(world.at, *world.caller(lease), "it goes on"))
+    world.says(lease, cmd.Keep, "it goes on")
 
 
 def gives_back(world: World, lease: str) -> None:
     """Its cell has ended, and nothing of it is on the GPU any more."""
     idle(world, lease)
-    world.run(cmd.Park(world.at, *world.caller(lease), Rung.RELEASE))
+    world.says(lease, cmd.Park, Rung.RELEASE)
     world.observe()
 
 
@@ -210,11 +208,7 @@ def test_a_batch_task_is_moved_out_of_a_persons_way_before_another_persons() -> 
     offers = {offer.lease: offer for offer in moving.served(world.state, config)}
     assert offers["L1"].order < offers["L2"].order
     world.everybody(5)
-    told = [
-        event.lease
-        for event in world.history
-        if isinstance(event, ev.RecallMoved) and event.why is Why.SERVED
-    ]
+    told = [event.lease for event in world.of(ev.RecallMoved) if event.why is Why.SERVED]
     assert told[:1] == ["L1"]
 
 
@@ -242,11 +236,7 @@ class Turns:
     @property
     def steps_aside(self) -> list[str]:
         """Who was asked for its memory while it computes, or waits to, in order."""
-        return [
-            event.lease
-            for event in self.world.history
-            if isinstance(event, ev.RecallMoved) and event.why is Why.SERVED
-        ]
+        return [event.lease for event in self.world.of(ev.RecallMoved) if event.why is Why.SERVED]
 
 
 def test_a_program_that_waits_for_its_turn_is_stopped_too() -> None:
@@ -344,9 +334,7 @@ def test_who_goes_before_a_person_that_waits_for_more(request_: Request) -> None
 
 def test_a_batch_request_waits_where_it_would_delay_a_person() -> None:
     world = full_but_one()
-    decision = world.request("carol", 3, lasting(200.0))
-    assert isinstance(decision, core.Wait)
-    assert "would start later" in decision.message
+    assert "would start later" in why_waits(world.request("carol", 3, lasting(200.0)))
     assert (
         "would start later"
         in core.why_waiting(world.state, "L3", 1, world.config, world.at).message
@@ -421,7 +409,7 @@ def test_a_program_that_is_stopping_is_expected_to_take_its_grace() -> None:
     world.request("bob", 2)
     seconds(world, 2)
     assert stopped(world) == ["L1"]
-    (asked,) = [event.at for event in world.history if isinstance(event, ev.RecallMoved)]
+    (asked,) = [event.at for event in world.of(ev.RecallMoved)]
     assert starts(world, "L2") == pytest.approx(asked + GRACE - world.at)
 
 

@@ -177,8 +177,7 @@ def test_nobody_is_lifted_while_somebody_waits() -> None:
     """Not even on a GPU that cannot help: the node is not empty then."""
     world = roomy()
     world.request("alice", 1, Request(1, 15 * GIB))
-    whole, root = Quota(1, None), "root"
-    world.run(cmd.SetQuota(world.at, "bob", whole, root))
+    world.set_quota("bob", Quota(1, None))
     world.request("bob", 2)
     assert "L2" in world.state.queue.waiting
     look(world)
@@ -202,7 +201,7 @@ def test_who_parks_gives_back_what_was_lifted() -> None:
     """What a parked task leaves beyond its due is reserved for ``burst_return`` and no longer."""
     world = lifted(burst_return=30.0, idle_timeout=5.0)
     idle(world, "L1")
-    world.run(cmd.Park(world.at, *world.caller("L1"), Rung.TRIM))
+    world.says("L1", cmd.Park, Rung.TRIM)
     uses(world, 1, 60)
     look(world)
     assert 60 <= reserved(world) < 61, "what is not there any more is back at once"
@@ -218,9 +217,9 @@ def test_who_resumes_begins_with_its_allocation() -> None:
     """Nobody told it that it may use more, so nothing more is kept for it."""
     world = lifted(burst_return=30.0, idle_timeout=5.0)
     idle(world, "L1")
-    world.run(cmd.Park(world.at, *world.caller("L1"), Rung.TRIM))
+    world.says("L1", cmd.Park, Rung.TRIM)
     look(world)
-    world.run(cmd.Resume(world.at, *world.caller("L1")))
+    world.says("L1", cmd.Resume)
     assert limit(world, "L1") == 20
     world.request("bob", 2, Request(1, 20 * GIB))
     world.request("carol", 3)
@@ -240,8 +239,8 @@ def test_a_quota_may_allow_it_or_forbid_it() -> None:
     look(world)
     assert (limit(world, "L1"), limit(world, "L2")) == (60, 20)
     answers(world, "L1")
-    forbidden, root = replace(quota, burst_memory=0.0), "root"
-    world.run(cmd.SetQuota(world.at, "alice", forbidden, root))
+    forbidden = replace(quota, burst_memory=0.0)
+    world.set_quota("alice", forbidden)
     look(world)
     assert limit(world, "L1") == 20
     answers(world, "L1")
@@ -249,7 +248,7 @@ def test_a_quota_may_allow_it_or_forbid_it() -> None:
     assert reserved(world, "alice") == 20
     assert not limits_of(world.state)
     world = roomy()
-    world.run(cmd.SetQuota(world.at, "bob", forbidden, root))
+    world.set_quota("bob", forbidden)
     world.request("alice", 1)
     world.request("bob", 2)
     look(world)
@@ -272,7 +271,7 @@ def test_a_word_about_another_limit_is_no_answer() -> None:
     world = lifted()
     world.request("bob", 2, Request(1, 20 * GIB))
     other = (Allocation(ZERO, 90 * GIB),)
-    world.run(cmd.ConfirmLimit(world.at, *world.caller("L1"), other, True))
+    world.says("L1", cmd.ConfirmLimit, other, True)
     assert world.state.lift("L1", ZERO).is_asked
     answers(world, "L1")
     assert not world.state.lift("L1", ZERO).is_asked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from support.policy_world import GIB, World, gpu, plain_config
+from support.policy_world import GIB, World, gpu, plain_config, why_waits
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words.model import Quota, Request
@@ -28,9 +28,7 @@ def test_one_task_has_it_whatever_room_is_left() -> None:
 def test_nor_does_a_second_task_of_the_same_person_share_it() -> None:
     world = World(plain_config()).start([replace(gpu(0), exclusive=True)], Quota(1))
     assert isinstance(world.request("alice", 1, SMALL), core.Grant)
-    waits = world.request("alice", 2, SMALL)
-    assert isinstance(waits, core.Wait)
-    assert "GPU 0 takes one task at a time" in waits.message
+    assert "GPU 0 takes one task at a time" in why_waits(world.request("alice", 2, SMALL))
     world.release("L1", "alice")
     world.observe()
     assert world.gpus_of("L2") == [0]

@@ -55,7 +55,7 @@ def test_a_raised_budget_serves_who_waits() -> None:
     world.measure_budgets()
     world.request("alice", 1)
     root = "root"
-    world.run(cmd.SetQuota(world.at, ALICE, Quota(1, None, gpu_hours=12.0), root))
+    world.set_quota(ALICE, Quota(1, None, gpu_hours=12.0))
     assert phase(world, "L1") == "held"
     assert world.state.budget(ALICE).level is BudgetLevel.WARNED
     world.run(cmd.UnsetQuota(world.at, ALICE, root))

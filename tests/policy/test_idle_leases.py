@@ -19,7 +19,16 @@ from support.policy_moves import (
     stays,
     two_people_one_gpu,
 )
-from support.policy_world import GIB, gpu, is_asked, is_asked_back, kept, process, replayed
+from support.policy_world import (
+    GIB,
+    gpu,
+    is_asked,
+    is_asked_back,
+    kept,
+    process,
+    replayed,
+    why_refused,
+)
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd, events as ev
@@ -115,9 +124,7 @@ def test_a_grant_is_dated_when_it_is_made() -> None:
     granted = world.state.leases["L2"]
     assert granted.granted_at == world.at
     gone = next(
-        e
-        for e in world.history
-        if isinstance(e, ev.ClaimMoved) and e.lease == "L1" and e.phase is ClaimPhase.GONE
+        e for e in world.of(ev.ClaimMoved) if e.lease == "L1" and e.phase is ClaimPhase.GONE
     )
     assert gone.at == begun + 1
 
@@ -165,9 +172,7 @@ def test_its_people_are_told_first_and_may_keep_it() -> None:
     assert until is not None
     assert until <= 101 + 600, "from when it became idle, however often it is pinned"
     world.at = 101 + 600
-    refused = pin(world, "L1", 60.0)
-    assert isinstance(refused, core.Refuse)
-    assert refused.reason is RefusalReason.NOT_ALLOWED
+    assert why_refused(pin(world, "L1", 60.0)) is RefusalReason.NOT_ALLOWED
     never = lazy(pin_limit=0.0)
     never.request("alice", 1)
     assert isinstance(pin(never, "L1"), core.Refuse)
@@ -241,7 +246,7 @@ def test_who_keeps_a_gpu_is_asked_again_later_and_somebody_else_now() -> None:
     world.at += 100
     world.request("bob", 3)
     assert asked(world) == ["L1"], "one is enough"
-    world.run(cmd.Keep(world.at, *world.caller("L1"), "CUDA runs."))
+    world.says("L1", cmd.Keep, "CUDA runs.")
     assert asked(world) == ["L1", "L2"]
     assert kept(world.state, "L1") == "CUDA runs."
     world.tick(59)
@@ -381,11 +386,10 @@ def test_time_outs_by_quota_and_gpu_and_always() -> None:
     world.request("alice", 1)
     idle(world, "L1")
     assert core.next_deadline(world.state, world.config) == world.at + 30.0
-    root = "root"
-    world.run(cmd.SetQuota(world.at, ALICE, Quota(1, None, idle_timeout=0.0), root))
+    world.set_quota(ALICE, Quota(1, None, idle_timeout=0.0))
     world.tick(100)
     assert asked(world) == [], "0 is never"
-    world.run(cmd.SetQuota(world.at, ALICE, Quota(1, None, idle_timeout=90.0), root))
+    world.set_quota(ALICE, Quota(1, None, idle_timeout=90.0))
     world.tick(1)
     assert asked(world) == ["L1"], "though nobody waits"
 
@@ -472,9 +476,7 @@ def test_nobody_parks_resumes_or_releases_for_another() -> None:
             cmd.Keep(world.at, *caller, "no"),
             cmd.Resume(world.at, *caller),
         ):
-            decision = world.run(command)
-            assert isinstance(decision, core.Refuse)
-            assert decision.reason is RefusalReason.UNKNOWN_LEASE
+            assert why_refused(world.run(command)) is RefusalReason.UNKNOWN_LEASE
     assert isinstance(world.release(before.id, "bob"), core.Refuse)
     assert world.state.leases[before.id] == before
     world.run(cmd.Attach(world.at, before.id, ALICE, process(9)))

@@ -15,7 +15,7 @@ def test_a_stalled_holder_keeps_what_it_uses() -> None:
     world = two_people_one_gpu()
     for _ in range(10):
         world.at += 10
-        world.run(cmd.Heartbeat(world.at, *world.caller("L2")))
+        world.says("L2", cmd.Heartbeat)
         world.run(cmd.Tick(world.at, world.at))
     assert phase(world, "L1") == "held"
     assert world.state.leases["L1"].stalled

@@ -97,22 +97,22 @@ def test_several_gpus_are_not_overtaken_by_those_that_move_out() -> None:
     """Of two links one is always busy, and it needs both at once."""
     host = Slow()
     alice, _carol = asked_to_move(host)
-    world, admin = host.world, "root"
+    world = host.world
     (bob,) = (one for one in world.actors.values() if one.who == "bob")
     for pid, who in enumerate(("dan", "erin"), 7):
-        world.run(cmd.SetQuota(world.at, who, Quota(2, None), admin))
+        world.set_quota(who, Quota(2, None))
         asked = world.request(who, pid, Request(2, 2 * GIB), wait=False)
         assert isinstance(asked, core.Grant), "they have both GPUs; Erin computes there"
     (dan,) = (one.id for one in world.state.leases.values() if one.environment == "dan")
     idle(world, dan)
     gives(world, dan, Rung.DRIVER, GIB)
     world.observe()
-    world.run(cmd.PlanParking(world.at, *world.who(bob), GIB))
+    world.acts(bob, cmd.PlanParking, GIB)
     assert isinstance(resume(world, dan), core.Wait), "Bob's memory moves"
     refused = host.plan(alice)
     assert isinstance(refused, core.Refuse), "over another link, but one that Dan needs"
     assert refused.reason is RefusalReason.RATE_LIMITED
-    world.run(cmd.Keep(world.at, *world.who(bob), "The driver cannot."))
+    world.acts(bob, cmd.Keep, "The driver cannot.")
     assert held(world, dan) == [True], "both links are free at the same time"
     assert isinstance(host.plan(alice), core.Refuse)
     restored(world, dan)

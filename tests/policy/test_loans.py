@@ -12,7 +12,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from support.examples import examples
 from support.policy_moves import idle
 from support.policy_moving import HOST, Host
-from support.policy_world import BOOT, GIB, World, gpu, is_asked, plain_config, process, replayed
+from support.policy_world import (
+    BOOT,
+    GIB,
+    World,
+    gpu,
+    is_asked,
+    plain_config,
+    replayed,
+    why_refused,
+    why_waits,
+)
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.quotas import QuotaSource
@@ -98,8 +108,7 @@ def granted(world: World, name: str) -> bool:
 
 
 def test_nobody_has_anything_until_the_pool_lends_it(world: Lent) -> None:
-    assert isinstance(waits := world.request("alice", 1), core.Wait)
-    assert "not lent you a GPU on this host yet" in waits.message
+    assert "not lent you a GPU on this host yet" in why_waits(world.request("alice", 1))
     assert world.state.lacks_loan(world.state.leases["L1"])
     world.lend(alice=1)
     assert granted(world, "L1")
@@ -111,12 +120,8 @@ def test_a_request_beyond_the_loan_waits_and_one_beyond_the_whole_quota_is_refus
     world: Lent,
 ) -> None:
     world.lend(alice=1, whole=2)
-    waits = world.request("alice", 1, Request(2))
-    assert isinstance(waits, core.Wait)
-    assert "lends you 1 on this host" in waits.message
-    refused = world.request("alice", 2, Request(3))
-    assert isinstance(refused, core.Refuse)
-    assert refused.reason is RefusalReason.OVER_QUOTA
+    assert "lends you 1 on this host" in why_waits(world.request("alice", 1, Request(2)))
+    assert why_refused(world.request("alice", 2, Request(3))) is RefusalReason.OVER_QUOTA
     world.lend(alice=1, whole=2, why="Your 1 other GPU is in use on host b.")
     why = core.why_waiting(world.state, "L1", 0, world.config, world.at)
     assert why.message == "Your 1 other GPU is in use on host b."
@@ -148,7 +153,7 @@ def test_who_waits_is_refused_when_the_whole_quota_turns_out_smaller(world: Lent
     world.request("alice", 1, Request(2))
     world.lend(alice=0, whole=1)
     assert "L1" not in world.state.leases
-    ended = [event for event in world.history if isinstance(event, ev.LeaseEnded)]
+    ended = world.of(ev.LeaseEnded)
     assert "quota" in ended[-1].detail
 
 
@@ -167,24 +172,20 @@ def test_nothing_begins_by_a_loan_that_is_over_and_what_runs_goes_on(world: Lent
     world.lend(alice=2, bob=1)
     world.request("alice", 1)
     world.request("bob", 2)
-    world.run(cmd.Park(world.at, "L2", "bob", process(2), Rung.RELEASE))
+    world.says("L2", cmd.Park, Rung.RELEASE)
     assert core.next_deadline(world.state, world.config) <= world.at + VALID
     world.observe()
     before = len(world.history)
     world.at += VALID * (1 - DRIFT) - 1
-    for pid, name, who in ((1, "L1", "alice"), (2, "L2", "bob")):
-        world.run(cmd.Heartbeat(world.at, name, who, process(pid)))
+    for name in ("L1", "L2"):
+        world.says(name, cmd.Heartbeat)
     world.tick(1)
     news = [type(event).__name__ for event in world.history[before:]]
     assert "LoansExpired" in news
     assert "LeaseEnded" not in news
     assert "RecallMoved" not in news
-    waits = world.request("alice", 3)
-    assert isinstance(waits, core.Wait)
-    assert "has not answered for" in waits.message
-    who = "bob"
-    resumed = world.run(cmd.Resume(world.at, "L2", who, process(2)))
-    assert isinstance(resumed, core.Grant), "what is parked goes on by the loan that it had"
+    assert "has not answered for" in why_waits(world.request("alice", 3))
+    assert isinstance(world.says("L2", cmd.Resume), core.Grant), "by the loan that it had"
     world.lend(alice=2)
     assert granted(world, "L3")
 
@@ -210,13 +211,13 @@ def test_a_renewal_that_changes_nothing_is_one_number_in_the_ledger(world: Lent)
     world.lend(alice=1, bob=2)
     world.at += 50
     world.lend(alice=1, bob=2, complete=True)
-    last = [event for event in world.history if isinstance(event, ev.QuotasLent)][-1]
+    last = world.of(ev.QuotasLent)[-1]
     assert (last.loans, last.renewed, last.ended, last.all_renewed) == ((), (), (), True)
     assert {one.until for one in world.state.quotas.lent.values()} == {
         world.at + VALID * (1 - DRIFT)
     }
     world.lend(bob=2)
-    last = [event for event in world.history if isinstance(event, ev.QuotasLent)][-1]
+    last = world.of(ev.QuotasLent)[-1]
     assert (last.renewed, last.all_renewed) == (("bob",), False)
     world.lend(bob=2, complete=True)
     assert list(world.state.quotas.lent) == ["bob"]
@@ -235,12 +236,11 @@ def test_a_lower_loan_ends_nothing_and_only_a_reclaim_asks(world: Lent) -> None:
     world.lend(alice=1, reclaim=["alice"])
     assert is_asked(world.state, "L2"), "the newest, which is idle"
     assert not is_asked(world.state, "L1")
-    asked = [event for event in world.history if isinstance(event, ev.RecallMoved)][-1]
+    asked = world.of(ev.RecallMoved)[-1]
     assert (asked.why, asked.give, asked.keep) == (Why.RECLAIMED, Give.PROCESS, ())
-    who = "alice"
-    world.run(cmd.Park(world.at, "L2", who, process(2), Rung.RELEASE))
+    world.says("L2", cmd.Park, Rung.RELEASE)
     world.observe()
-    world.run(cmd.Resume(world.at, "L2", who, process(2)))
+    world.says("L2", cmd.Resume)
     assert world.gpus_of("L2") == world.gpus_of("L1"), "it is lent no second one any more"
 
 
@@ -252,7 +252,7 @@ def test_a_reclaim_stops_a_batch_program_and_asks_no_one_that_cannot_give() -> N
     world.request("alice", 2, batch)
     world.at += 5
     world.lend(alice=0, reclaim=["alice"])
-    asked = {event.lease for event in world.history if isinstance(event, ev.RecallMoved)}
+    asked = {event.lease for event in world.of(ev.RecallMoved)}
     assert asked == {"L2"}, "a cell that runs and has no gate is never asked"
     stop = world.state.recall("L2", Give.STOP)
     assert stop.phase is RecallPhase.TOLD
@@ -297,12 +297,11 @@ def test_gpu_hours_that_are_lent_count_from_what_was_spent_here(world: Lent) -> 
 
 
 def test_quotas_are_edited_in_the_pool(world: Lent) -> None:
-    who = "alice"
-    refused = world.run(cmd.SetQuota(world.at, who, Quota(3), "root"))
+    refused = world.set_quota("alice", Quota(3))
     assert isinstance(refused, core.Refuse)
     assert "pool uni" in refused.message
     # What was set before the host joined may go.
-    assert world.run(cmd.UnsetQuota(world.at, who, "root")) == core.Done()
+    assert world.run(cmd.UnsetQuota(world.at, "alice", "root")) == core.Done()
 
 
 def test_a_host_that_leaves_its_pool_has_its_own_quotas_again(world: Lent) -> None:
@@ -334,26 +333,19 @@ def test_a_voucher_covers_what_is_held_beyond_a_lower_loan(world: Lent) -> None:
 
 def test_a_drained_node_takes_out_new_gpus_too_and_puts_only_those_back() -> None:
     world = World().start([gpu(0), gpu(1)], Quota(4))
-    root = "root"
-    world.run(cmd.TakeOut(world.at, gpu(1).uuid, "broken fan", root))
-    done = world.run(cmd.TakeOut(world.at, None, "cooling", root))
-    assert isinstance(done, core.Done)
-    assert done.count == 1
-    world.run(cmd.TakeOut(world.at, None, "new cooling", root))
+    world.run(cmd.TakeOut(world.at, gpu(1).uuid, "broken fan", "root"))
+    assert world.run(cmd.TakeOut(world.at, None, "cooling", "root")) == core.Done(count=1)
+    world.run(cmd.TakeOut(world.at, None, "new cooling", "root"))
     world.run(cmd.Discover(world.at, (gpu(0), gpu(1), gpu(2))))
     assert {uuid: out.reason for uuid, out in world.state.out.items()} == {
         "GPU-0": "new cooling",
         "GPU-1": "broken fan",
         "GPU-2": "new cooling",
     }
-    waits = world.request("alice", 1)
-    assert isinstance(waits, core.Wait)
-    assert "new cooling" in waits.message
+    assert "new cooling" in why_waits(world.request("alice", 1))
     again = replayed(world.state)
     assert again.drained == world.state.drained
-    done = world.run(cmd.PutBack(world.at, None, root))
-    assert isinstance(done, core.Done)
-    assert done.count == 2
+    assert world.run(cmd.PutBack(world.at, None, "root")) == core.Done(count=2)
     assert granted(world, "L1")
     assert set(world.state.out) == {"GPU-1"}
 
@@ -410,17 +402,13 @@ class Loans(RuleBasedStateMachine):
     @rule(data=st.data())
     def park(self, data: st.DataObject) -> None:
         if held := self._of(LeasePhase.HELD):
-            lease = self.world.state.leases[data.draw(st.sampled_from(held))]
-            who, own = lease.environment, lease.task.process
-            self.world.run(cmd.Park(self.world.at, lease.id, who, own, Rung.RELEASE))
+            self.world.says(data.draw(st.sampled_from(held)), cmd.Park, Rung.RELEASE)
             self.world.observe()
 
     @rule(data=st.data(), wait=st.booleans())
     def come_back(self, data: st.DataObject, wait: bool) -> None:
         if parked := self._of(LeasePhase.PARKED):
-            lease = self.world.state.leases[data.draw(st.sampled_from(parked))]
-            who, own = lease.environment, lease.task.process
-            self.world.run(cmd.Resume(self.world.at, lease.id, who, own, wait))
+            self.world.says(data.draw(st.sampled_from(parked)), cmd.Resume, wait)
 
     @rule(data=st.data())
     def die(self, data: st.DataObject) -> None:

@@ -202,7 +202,7 @@ def test_a_range_goes_before_what_the_node_lends() -> None:
     world.observe()
     obey(world)
     assert share(world.state, "L1") == 36
-    world.run(cmd.SetQuota(world.at, "bob", Quota(1, None), "root"))
+    world.set_quota("bob", Quota(1, None))
     world.request("bob", 2, asks(8, 32))
     settled(world)
     assert all_shares(world) == {"L1": 4, "L2": 32}

@@ -7,11 +7,10 @@ import dataclasses
 import pytest
 from support.policy_moving import HOST, MOVING, PRICE, Host, Slow, asked_to_move, crowded
 from support.policy_turns import Actor
-from support.policy_world import BOOT, GIB, replayed
+from support.policy_world import BOOT, GIB, replayed, why_refused
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import demand
-from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.recall import offers
 from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
@@ -53,7 +52,7 @@ def test_who_cannot_be_moved_is_not_asked() -> None:
     host = Host()
     alice, bob, _carol = crowded(host)
     world = host.world
-    world.run(cmd.ReportAbility(world.at, *world.who(alice), Rung.STORAGE, "its context stays"))
+    world.acts(alice, cmd.ReportAbility, Rung.STORAGE, "its context stays")
     host.ends(bob)
     host.seconds(10)
     assert ("alice", Why.MOVED) not in host.told
@@ -149,9 +148,9 @@ def test_a_task_that_gives_its_memory_has_no_turn_and_asks_again_if_it_keeps_it(
     host.world.second()
     assert host.turn(alice) is TurnPhase.REST
     assert host.turn(carol) is TurnPhase.HOLDS, "she computes while it moves"
-    host.world.run(cmd.Keep(host.world.at, *host.world.who(alice), "NCCL runs."))
+    host.world.acts(alice, cmd.Keep, "NCCL runs.")
     assert host.world.state.parked_memory() == 0
-    host.world.run(cmd.AskTurn(host.world.at, *host.world.who(alice)))
+    host.world.acts(alice, cmd.AskTurn)
     assert host.turn(alice) in (TurnPhase.WAITS, TurnPhase.HOLDS)
     assert host.world.state.leases[bob.lease].phase is LeasePhase.QUEUED
 
@@ -161,7 +160,7 @@ def test_who_keeps_its_memory_while_it_computes_is_not_killed_for_that() -> None
     host = Slow(dataclasses.replace(HOST, unparkable_action=HolderAction.KILL))
     alice, _carol = asked_to_move(host)
     before = len(host.world.history)
-    host.world.run(cmd.Keep(host.world.at, *host.world.who(alice), "NCCL runs."))
+    host.world.acts(alice, cmd.Keep, "NCCL runs.")
     kept = [e for e in host.world.history[before:] if isinstance(e, ev.LeaseKept)]
     assert len(kept) == 1
     assert not list(core.effects(kept[0], host.world.state, host.world.config))
@@ -197,11 +196,11 @@ def test_the_price_follows_what_moves_really_took_within_bounds() -> None:
     world, lease = host.world, host.world.state.leases[alice.lease]
 
     def moved(seconds: float, memory: int = 10 * GIB) -> float:
-        world.run(cmd.Park(world.at, *world.who(alice), Rung.DRIVER, memory, Movable.KIND, seconds))
+        world.acts(alice, cmd.Park, Rung.DRIVER, memory, Movable.KIND, seconds)
         world.memory.clear()
         world.observe()
-        world.run(cmd.Resume(world.at, *world.who(alice)))
-        world.run(cmd.Restored(world.at, *world.who(alice), seconds))
+        world.acts(alice, cmd.Resume)
+        world.acts(alice, cmd.Restored, seconds)
         return offers.price(world.state, MOVING, lease)
 
     assert offers.price(world.state, MOVING, lease) == PRICE
@@ -242,13 +241,10 @@ def test_who_moves_while_the_quota_is_lowered_comes_back(
     }[edit]
 
     def edited() -> None:
-        admin = "root"
-        world.run(cmd.SetQuota(world.at, "alice", quota, admin))
+        world.set_quota("alice", quota)
         if restart:
-            state, quotas = State(), world.state.quotas
-            for event in core.summarise(world.state):
-                state = core.evolve(state, event)
-            world.state = dataclasses.replace(state, quotas=quotas)
+            state = replayed(world.state)
+            world.state = dataclasses.replace(state, quotas=world.state.quotas)
             world.run(cmd.Start(world.at, BOOT, tuple(b.gpu for b in state.gpus.values())))
             world.observe()
 
@@ -258,12 +254,12 @@ def test_who_moves_while_the_quota_is_lowered_comes_back(
         world.memory.pop((alice.pid, uuid), None)
     if restart and when == "told":
         return  # the move is forgotten, and begins anew
-    world.run(cmd.Park(world.at, *world.who(alice), Rung.DRIVER, alice.persistent))
+    world.acts(alice, cmd.Park, Rung.DRIVER, alice.persistent)
     world.observe()
     assert world.state.leases[bob.lease].phase is LeasePhase.HELD
     if when == "parked":
         edited()
-    assert isinstance(world.run(cmd.Resume(world.at, *world.who(alice))), core.Wait)
+    assert isinstance(world.acts(alice, cmd.Resume), core.Wait)
     if when == "in-line":
         edited()
     assert world.state.leases[alice.lease].phase is LeasePhase.PARKED
@@ -278,16 +274,13 @@ def test_an_idle_kernel_beyond_a_lowered_quota_stays_parked() -> None:
     host.ends(alice)
     world = host.world
     world.memory.clear()
-    world.run(cmd.Park(world.at, *world.who(alice), Rung.DRIVER, GIB))
+    world.acts(alice, cmd.Park, Rung.DRIVER, GIB)
     world.observe()
     bob = host.come("bob", 2, 70)
-    assert isinstance(world.run(cmd.Resume(world.at, *world.who(alice))), core.Wait)
-    admin = "root"
-    world.run(cmd.SetQuota(world.at, "alice", Quota(0, None), admin))
+    assert isinstance(world.acts(alice, cmd.Resume), core.Wait)
+    world.set_quota("alice", Quota(0, None))
     world.release(bob.lease, "bob")
     world.observe()
     assert world.state.leases[alice.lease].phase is LeasePhase.PARKED, "its variables are kept"
     assert alice.lease not in world.state.queue.waiting
-    refused = world.run(cmd.Resume(world.at, *world.who(alice)))
-    assert isinstance(refused, core.Refuse)
-    assert refused.reason is RefusalReason.ZERO_QUOTA
+    assert why_refused(world.acts(alice, cmd.Resume)) is RefusalReason.ZERO_QUOTA

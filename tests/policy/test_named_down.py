@@ -45,7 +45,7 @@ def look(world: World, seconds: float = 2.0) -> None:
 
 
 def told(world: World) -> list[str]:
-    return [event.lease for event in world.history if isinstance(event, ev.LimitTold)]
+    return [event.lease for event in world.of(ev.LimitTold)]
 
 
 def notebook_beside(first: Request | None = EIGHT, second: Request | None = None) -> World:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from support.policy_moves import given, idle, lazy, named, phase, plan, restarted, resume
-from support.policy_world import GIB, World, gpu, plain_config
+from support.policy_world import GIB, World, gpu, plain_config, why_refused, why_waits
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd
@@ -29,10 +29,8 @@ def test_all_of_the_quota_is_what_works_of_it() -> None:
         world.run(cmd.TakeOut(world.at, gpu(index).uuid, "a fan", "root"))
     world.request("alice", 2, of_quota=True)
     assert len(world.state.leases["L2"].allocations) == 2
-    world.run(cmd.SetQuota(world.at, "bob", Quota(0), "root"))
-    refused = world.request("bob", 3, of_quota=True)
-    assert isinstance(refused, core.Refuse)
-    assert refused.reason is RefusalReason.ZERO_QUOTA
+    world.set_quota("bob", Quota(0))
+    assert why_refused(world.request("bob", 3, of_quota=True)) is RefusalReason.ZERO_QUOTA
 
 
 def test_what_two_tasks_name_is_bounded_by_their_quota() -> None:
@@ -45,9 +43,7 @@ def test_what_two_tasks_name_is_bounded_by_their_quota() -> None:
     limits = [world.state.leases[name].allocations[0].memory for name in ("L1", "L2")]
     assert limits == [6 * GIB, 6 * GIB], "none may use what the other one named"
     world.request("alice", 3, six)
-    waits = world.request("alice", 4, six)
-    assert isinstance(waits, core.Wait)
-    assert "exceed the 8 GiB that it allows on each" in waits.message
+    assert "exceed the 8 GiB that it allows on each" in why_waits(world.request("alice", 4, six))
     assert isinstance(world.request("alice", 5, Request(memory=2 * GIB)), core.Grant)
     assert named(world) == (8, 8), "what is left of the quota is for who asks for no more"
     assert restarted(world).reservations == world.state.reservations

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from support.policy_turns import CONFIG, Actor, TurnWorld
-from support.policy_world import GIB, gpu, process, replayed
+from support.policy_world import GIB, gpu, process, replayed, why_refused
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import shares
@@ -149,9 +149,7 @@ def test_parts_that_exceed_the_memory_are_refused() -> None:
     assert decision.reason is RefusalReason.BAD_REQUEST
     assert "4 GiB persistent and 4 GiB temporary" in decision.message
     too_much = dataclasses.replace(request, memory=None, temporary=5 * GIB)
-    decision = at.request("alice", 1, too_much, wait=False)
-    assert isinstance(decision, core.Refuse)
-    assert decision.reason is RefusalReason.OVER_QUOTA
+    assert why_refused(at.request("alice", 1, too_much, wait=False)) is RefusalReason.OVER_QUOTA
 
 
 def test_what_was_named_is_known_after_a_restart() -> None:
@@ -187,7 +185,7 @@ def test_two_offsets_before_the_parts_of_three_tasks() -> None:
     books = at.state.gpus[UUID]
     assert books.offset == 2 * CONFIG.turn_offset
     assert books.shared == 8 * GIB + 2 * CONFIG.turn_offset
-    shared = [event for event in at.history if isinstance(event, ev.GpuShared) and event.shares]
+    shared = [event for event in at.of(ev.GpuShared) if event.shares]
     assert shared[-1].offset == (len(shared[-1].shares) - 1) * CONFIG.turn_offset
 
 

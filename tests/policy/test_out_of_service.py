@@ -17,7 +17,7 @@ from support.policy_moves import (
     resume,
     stays,
 )
-from support.policy_world import BOOT, GIB, World, gpu, is_asked, plain_config
+from support.policy_world import BOOT, GIB, World, gpu, is_asked, plain_config, why_waits
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd
@@ -64,7 +64,7 @@ def test_who_computes_on_a_gpu_out_of_service_goes_on() -> None:
     world.tick(10)
     for _ in range(3600):
         if is_asked(world.state, "L1"):
-            world.run(cmd.Keep(world.at, *world.caller("L1"), "CUDA runs"))
+            world.says("L1", cmd.Keep, "CUDA runs")
         world.tick(1)
     assert 3 <= len(asked(world)) <= 7
     assert phase(world, "L1") == "held"
@@ -129,9 +129,7 @@ def test_ones_own_tasks_on_a_gpu_out_of_service_count() -> None:
     world = World(plain_config(overtake_interactive=1)).start([gpu(0), gpu(1)], Quota(1, None))
     world.request("alice", 1)
     drain(world, 0)
-    waits = world.request("alice", 2)
-    assert isinstance(waits, core.Wait)
-    assert "count towards your quota" in waits.message
+    assert "count towards your quota" in why_waits(world.request("alice", 2))
     for pid in range(3, 9):
         decision = world.request("bob", pid)
         assert isinstance(decision, core.Grant)

@@ -178,9 +178,8 @@ def test_a_retried_request_is_the_same_lease_and_a_lowered_quota_refuses_the_wai
     ask = Request(request_id="r")
     first = world.request("bob", 2, ask)
     assert world.request("bob", 2, ask).lease == first.lease
-    from jupyter_gpushare.policy.words import commands as cmd
 
-    world.run(cmd.SetQuota(world.at, "bob", Quota(0), "root"))
+    world.set_quota("bob", Quota(0))
     assert first.lease not in world.state.leases
 
 

@@ -199,7 +199,7 @@ def test_nothing_is_granted_lifted_or_acted_against_until_there_was_time() -> No
 
 
 def acted_against(world: World) -> set[ProcessId]:
-    flags = [event for event in world.history if isinstance(event, ev.FlagMoved)]
+    flags = world.of(ev.FlagMoved)
     return {flag.process for flag in flags if flag.phase is FlagPhase.ACTED}
 
 
@@ -399,7 +399,7 @@ def test_nobody_is_acted_against_who_presented_a_lease_that_cannot_be_had_back()
     assert isinstance(answer, core.Refuse)
     assert answer.message == texts.PRESENTED_TAKEN
     assert present(world, voucher) == answer
-    assert len([e for e in world.history if isinstance(e, ev.LeasePresented) and e.why]) == 1
+    assert len([e for e in world.of(ev.LeasePresented) if e.why]) == 1
     for _ in range(60):
         world.tick(1.0)
         world.observe()

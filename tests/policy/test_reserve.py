@@ -62,8 +62,18 @@ def uses(world: World, pid: int, gib: float) -> None:
     look(world)
 
 
+def measured(gib: float, reserve: Reserve = Reserve.QUOTA, **more: Any) -> World:
+    """Alice's kernel was measured to use so much in its first cell, which has ended."""
+    one = world(reserve, **more)
+    one.request("alice", 1, LIVE)
+    uses(one, 1, gib)
+    idle(one, "L1")
+    look(one)
+    return one
+
+
 def told(world: World) -> list[ev.LimitTold]:
-    return [event for event in world.history if isinstance(event, ev.LimitTold)]
+    return world.of(ev.LimitTold)
 
 
 def test_a_whole_reservation_stays_as_it_is() -> None:
@@ -119,39 +129,34 @@ def test_a_step_is_as_good_as_a_cell() -> None:
     one = world(Reserve.QUOTA)
     one.request("alice", 1, LIVE)
     uses(one, 1, 8)
-    who = one.caller("L1")
     figures = (Figures(ZERO, 4 * GIB, 4 * GIB, 0),)
-    one.run(cmd.ReportMemory(one.at, *who, figures, 1))
+    one.says("L1", cmd.ReportMemory, figures, 1)
     look(one)
     assert books(one) == (24, 24), "the first step makes the optimizer's state"
-    one.run(cmd.ReportMemory(one.at, *who, figures, 2))
+    one.says("L1", cmd.ReportMemory, figures, 2)
     look(one)
     assert books(one) == (10, 24)
 
 
 def test_the_least_head_room_holds_for_small_tasks_and_steps_are_large() -> None:
-    one = world(Reserve.QUOTA)
-    one.request("alice", 1, LIVE)
-    uses(one, 1, 1)
-    idle(one, "L1")
-    look(one)
-    assert books(one) == (2, 24)
-    small = world(Reserve.QUOTA, quota=2)
-    small.request("alice", 1, LIVE)
-    uses(small, 1, 1)
-    idle(small, "L1")
-    look(small)
-    assert books(small) == (2, 2), "never more than the quota gives"
+    assert books(measured(1)) == (2, 24)
+    assert books(measured(1, quota=2)) == (2, 2), "never more than the quota gives"
 
 
-def test_who_waits_gets_what_is_lifted_told_answered_measured() -> None:
-    """Never below what is used and head-room; and the other's part of the rest is shared."""
+def alone_on_it() -> World:
+    """Alice's quota is a whole GPU, of which she was measured to use 8 GiB; others' is a half."""
     one = world(Reserve.QUOTA, quota=12, burst_headroom=0.0)
-    one.run(cmd.SetQuota(one.at, "alice", Quota(1), "root"))
+    one.set_quota("alice", Quota(1))
     one.request("alice", 1, LIVE)
     uses(one, 1, 8)
     idle(one, "L1")
     look(one)
+    return one
+
+
+def test_who_waits_gets_what_is_lifted_told_answered_measured() -> None:
+    """Never below what is used and head-room; and the other's part of the rest is shared."""
+    one = alone_on_it()
     assert isinstance(one.request("bob", 2, LIVE), core.Wait)
     assert limit(one) == 12, "told at once"
     look(one)
@@ -168,12 +173,7 @@ def test_who_waits_gets_what_is_lifted_told_answered_measured() -> None:
 
 
 def test_no_limit_is_below_what_a_task_is_entitled_to_also_on_a_gpu_out_of_service() -> None:
-    one = world(Reserve.QUOTA, quota=12, burst_headroom=0.0)
-    one.run(cmd.SetQuota(one.at, "alice", Quota(1), "root"))
-    one.request("alice", 1, LIVE)
-    uses(one, 1, 8)
-    idle(one, "L1")
-    look(one)
+    one = alone_on_it()
     one.request("bob", 2, LIVE)
     assert limit(one) == 12
     drain(one)
@@ -181,10 +181,17 @@ def test_no_limit_is_below_what_a_task_is_entitled_to_also_on_a_gpu_out_of_servi
     assert (books(one)[0], limit(one)) == (15, 15)
 
 
+def moves_out(world: World, gib: int) -> None:
+    """Alice's kernel is parked by the driver."""
+    plan(world, "L1", gib * GIB)
+    given(world, "L1", Rung.DRIVER, gib * GIB)
+    world.memory.clear()
+    look(world)
+
+
 def cell(world: World, seconds: float = 10.0) -> None:
     """Alice's kernel computes for so long with what it has."""
-    who = world.caller("L1")
-    world.run(cmd.SetActivity(world.at, *who, Activity.BUSY))
+    world.says("L1", cmd.SetActivity, Activity.BUSY)
     look(world, seconds)
     idle(world, "L1")
     look(world)
@@ -192,11 +199,7 @@ def cell(world: World, seconds: float = 10.0) -> None:
 
 def test_while_little_is_known_more_head_room_is_kept() -> None:
     """Three times the peak after a first cell, half of that after two; at last a quarter."""
-    one = world(Reserve.QUOTA, reserve_doubt=3.0)
-    one.request("alice", 1, LIVE)
-    uses(one, 1, 4)
-    idle(one, "L1")
-    look(one)
+    one = measured(4, reserve_doubt=3.0)
     assert books(one) == (16, 24)
     for _ in range(3):
         cell(one, 1.0)
@@ -214,21 +217,13 @@ def test_steps_tell_as_much_as_cells_and_a_parked_task_comes_back_with_its_doubt
     one = world(Reserve.QUOTA, reserve_doubt=3.0, idle_timeout=5.0)
     one.request("alice", 1, LIVE)
     uses(one, 1, 4)
-    who = one.caller("L1")
     figures = (Figures(ZERO, 2 * GIB, 2 * GIB, 0),)
     for steps, entitled in ((1, 24), (2, 16), (3, 16), (4, 8), (50, 5)):
-        one.run(cmd.ReportMemory(one.at, *who, figures, steps))
+        one.says("L1", cmd.ReportMemory, figures, steps)
         look(one)
         assert books(one)[0] == entitled
-    other = world(Reserve.QUOTA, reserve_doubt=3.0, idle_timeout=5.0)
-    other.request("alice", 1, LIVE)
-    uses(other, 1, 4)
-    idle(other, "L1")
-    look(other)
-    plan(other, "L1", 4 * GIB)
-    given(other, "L1", Rung.DRIVER, 4 * GIB)
-    other.memory.clear()
-    look(other)
+    other = measured(4, reserve_doubt=3.0, idle_timeout=5.0)
+    moves_out(other, 4)
     other.request("bob", 2, Request(memory=9 * GIB))
     resume(other, "L1")
     assert phase(other, "L1") == "parked", "16 GiB would be too much beside 9: it waits"
@@ -260,9 +255,8 @@ def test_one_framework_whose_limit_is_fixed_keeps_a_plain_reservation() -> None:
         one = world()
         one.request("alice", 1, replace(expects(4), live=live))
         if live is None:
-            who = one.caller("L1")
             assert books(one)[0] == 5
-            one.run(cmd.ConfirmLimit(one.at, *who, (), live=False))
+            one.says("L1", cmd.ConfirmLimit, (), False)
         uses(one, 1, 2)
         idle(one, "L1")
         look(one)
@@ -286,13 +280,11 @@ def test_an_estimate_is_granted_with_head_room_and_lifted_at_once() -> None:
     assert books(one)[0] == 10
 
 
-def test_without_an_estimate_the_quota_holds() -> None:
+@pytest.mark.parametrize("asked", [LIVE, expects(15)], ids=["unknown", "cut-to-the-quota"])
+def test_the_quota_holds_where_less_is_not_known(asked: Request) -> None:
     one = world(quota=16)
-    one.request("alice", 1, LIVE)
+    one.request("alice", 1, asked)
     assert books(one) == (16, 16)
-    other = world(quota=16)
-    other.request("alice", 1, expects(15))
-    assert books(other) == (16, 16), "an estimate is cut to the quota"
 
 
 def test_one_that_grows_beyond_its_estimate_grows_where_there_is_room() -> None:
@@ -329,11 +321,7 @@ def test_the_sum_of_an_environments_tasks_is_covered() -> None:
 
 
 def test_a_second_task_without_estimate_has_what_the_quota_gives() -> None:
-    one = world(quota=16)
-    one.request("alice", 1, LIVE)
-    uses(one, 1, 4)
-    idle(one, "L1")
-    look(one)
+    one = measured(4, Reserve.ESTIMATE, quota=16)
     assert books(one) == (5, 16)
     one.request("alice", 2, LIVE)
     assert books(one) == (16, 16)
@@ -341,26 +329,15 @@ def test_a_second_task_without_estimate_has_what_the_quota_gives() -> None:
 
 
 def test_a_parked_task_comes_back_with_what_it_was_measured_to_need() -> None:
-    one = world(Reserve.QUOTA, idle_timeout=5.0)
-    one.request("alice", 1, LIVE)
-    uses(one, 1, 8)
-    idle(one, "L1")
-    look(one)
-    plan(one, "L1", 8 * GIB)
-    given(one, "L1", Rung.DRIVER, 8 * GIB)
-    one.memory.clear()
-    look(one)
+    one = measured(8, idle_timeout=5.0)
+    moves_out(one, 8)
     one.request("bob", 2, Request(memory=12 * GIB))
     resume(one, "L1")
     assert (phase(one, "L1"), books(one)[0]) == ("held", 10)
 
 
 def test_what_was_measured_survives_a_restart() -> None:
-    one = world(Reserve.QUOTA)
-    one.request("alice", 1, LIVE)
-    uses(one, 1, 8)
-    idle(one, "L1")
-    look(one)
+    one = measured(8)
     again = restarted(one)
     core.check(again)
     was, now = one.state.leases["L1"], again.leases["L1"]
@@ -507,8 +484,7 @@ def test_two_that_grow_at_once_do_not_get_the_same_memory() -> None:
 
 def test_the_request_goes_before_the_quota_and_that_before_the_node() -> None:
     one = world(Reserve.WHOLE)
-    admin, alice = "root", "alice"
-    one.run(cmd.SetQuota(one.at, alice, Quota(1, reserve=Reserve.ESTIMATE), admin))
+    one.set_quota("alice", Quota(1, reserve=Reserve.ESTIMATE))
     one.request("alice", 1, expects(4))
     assert books(one)[0] == 5
     one.die(1)
@@ -533,8 +509,7 @@ def test_placement_wants_the_smaller_of_quota_and_estimate() -> None:
 
 
 def steps(world: World, count: int) -> None:
-    who = world.caller("L1")
-    world.run(cmd.ReportProgress(world.at, *who, count, None, 1.0))
+    world.says("L1", cmd.ReportProgress, count, None, 1.0)
 
 
 def test_a_prediction_is_reserved_as_it_is_until_the_second_step() -> None:

@@ -67,7 +67,7 @@ def test_it_is_idle_after_a_minute_in_which_nothing_of_it_computes() -> None:
     world.request("bob", 2)
     wait(world, 10 * RESTS)
     assert shown(world) is DisplayState.IDLE
-    assert not [event for event in world.history if isinstance(event, ev.RecallMoved)]
+    assert not world.of(ev.RecallMoved)
 
 
 def computes(world: World) -> None:

@@ -188,9 +188,11 @@ def node(gpus: int = 1, **settings: object) -> World:
 
 
 def ask(world: World, who: str, pid: int, request: Request) -> core.Decision:
-    name = f"lease-{pid}"
-    command = cmd.RequestLease(world.at, name, who, task(pid), request)
-    return world.run(command)
+    return world.run(cmd.RequestLease(world.at, f"lease-{pid}", who, task(pid), request))
+
+
+def ends(world: World, pid: int, who: str) -> None:
+    world.release(f"lease-{pid}", who)
 
 
 def where(world: World, pid: int) -> str | None:
@@ -213,7 +215,7 @@ def test_a_task_is_given_exactly_what_is_predicted() -> None:
     assert isinstance(ask(world, "dave", 4, expects(50)), core.Wait), "20 and 40 are left"
     told = core.why_waiting(world.state, "lease-4", 0, world.config, world.at).message
     assert "GPU 1 has 40 % of its compute left, most of all; this is predicted to use 50 %." in told
-    world.run(cmd.Release(world.at, "lease-2", "bob"))
+    ends(world, 2, "bob")
     assert where(world, 4), "100 are left on the second GPU now"
 
 
@@ -223,13 +225,13 @@ def test_batch_makes_way_for_a_person_and_has_it_back() -> None:
     ask(world, "alice", 1, expects(40))
     ask(world, "bob", 2, batch(40))
     assert isinstance(ask(world, "carol", 3, batch(35)), core.Wait), "batch does not take from it"
-    world.run(cmd.Release(world.at, "lease-3", "carol"))
+    ends(world, 3, "carol")
     ask(world, "dave", 4, expects(35))
     assert where(world, 4), "reclaimed"
     assert given_to(world, 2) == 25
-    shrunk = [e for e in world.history if isinstance(e, ev.ShareSet)]
+    shrunk = world.of(ev.ShareSet)
     assert [(e.share, e.why) for e in shrunk] == [(25, ShareWhy.SHRUNK)]
-    world.run(cmd.Release(world.at, "lease-4", "dave"))
+    ends(world, 4, "dave")
     assert given_to(world, 2) == 40, "nobody needs it any more"
 
 
@@ -240,9 +242,9 @@ def test_where_batch_would_keep_too_little_it_is_asked_to_stop() -> None:
     world.at += 11.0
     assert isinstance(ask(world, "dave", 4, expects(97)), core.Wait)
     world.run(cmd.Tick(world.at, world.at))
-    asked = [e for e in world.history if isinstance(e, ev.RecallMoved)]
+    asked = world.of(ev.RecallMoved)
     assert [(e.lease, e.give.value) for e in asked] == [("lease-2", "stop")]
-    world.run(cmd.Release(world.at, "lease-2", "bob"))
+    ends(world, 2, "bob")
     assert where(world, 4)
 
 
@@ -253,9 +255,8 @@ def test_an_idle_task_holds_no_share_and_ones_own_tasks_bar_nobody() -> None:
     assert where(world, 2), "her own"
     assert isinstance(ask(world, "bob", 3, expects(50)), core.Wait)
     for pid in (1, 2):
-        who = (f"lease-{pid}", "alice", process(pid))
-        world.run(cmd.SetActivity(world.at, *who, Activity.IDLE))
-    world.run(cmd.Release(world.at, "lease-3", "bob"))
+        world.says(f"lease-{pid}", cmd.SetActivity, Activity.IDLE)
+    ends(world, 3, "bob")
     assert isinstance(ask(world, "bob", 5, expects(50)), core.Grant)
 
 
@@ -277,7 +278,7 @@ def test_shares_are_there_after_a_restart(gone: bool) -> None:
     ask(world, "bob", 2, batch(60))
     ask(world, "dave", 4, expects(35))
     if gone:
-        world.run(cmd.Release(world.at, "lease-4", "dave"))
+        ends(world, 4, "dave")
     state = replayed(world.state)
     core.check(state)
     assert dict(state.given) == dict(world.state.given)
@@ -302,8 +303,7 @@ def test_backfill_goes_by_predicted_seconds_where_these_are_sure(
 
     def program(who: str, pid: int, request: Request) -> core.Decision:
         made = dataclasses.replace(task(pid), kind=TaskKind.PROCESS)
-        name, whose = f"lease-{pid}", who
-        return world.run(cmd.RequestLease(world.at, name, whose, made, request))
+        return world.run(cmd.RequestLease(world.at, f"lease-{pid}", who, made, request))
 
     assert isinstance(program("alice", 1, expects(10, 3600.0, sure=True)), core.Grant)
     assert isinstance(program("bob", 2, dataclasses.replace(Request(2), memory=GIB)), core.Wait)
@@ -320,7 +320,7 @@ def takes_turns(gpus: int = 1) -> World:
 
 
 def shares_set(world: World) -> list[tuple[str, int, ShareWhy]]:
-    return [(e.lease, e.share, e.why) for e in world.history if isinstance(e, ev.ShareSet)]
+    return [(e.lease, e.share, e.why) for e in world.of(ev.ShareSet)]
 
 
 def test_by_turns_a_person_does_not_wait_for_a_share() -> None:
@@ -384,31 +384,21 @@ def test_what_is_known_of_a_request_never_makes_a_person_wait(
         ask(world, who, pid, request)
     last = dataclasses.replace(last, priority_class=PriorityClass.INTERACTIVE)
     told = (Expected(KIND, share, GIB, 60.0),)
-    answers = [
-        core.step(
-            world.state,
-            cmd.RequestLease(
-                world.at,
-                "last",
-                "eve",
-                task(99),
-                dataclasses.replace(last, expected=expected),
-            ),
-            world.config,
-        ).decision
-        for expected in ((), told)
-    ]
-    if isinstance(answers[0], core.Grant):
-        assert isinstance(answers[1], core.Grant)
+    plain, known = (dataclasses.replace(last, expected=expected) for expected in ((), told))
+
+    def answer(request: Request) -> core.Decision:
+        command = cmd.RequestLease(world.at, "last", "eve", task(99), request)
+        return core.step(world.state, command, world.config).decision
+
+    if isinstance(answer(plain), core.Grant):
+        assert isinstance(answer(known), core.Grant)
 
 
 # -- predicted when it has its GPU ---------------------------------------------------------------
 
 
-def foresee(world: World, who: str, pid: int, share: int) -> core.Decision:
-    told = (Expected(KIND, share, GIB, 60.0),)
-    whose = f"lease-{pid}", who, process(pid)
-    return world.run(cmd.Foresee(world.at, *whose, told))
+def foresee(world: World, pid: int, share: int) -> None:
+    world.says(f"lease-{pid}", cmd.Foresee, (Expected(KIND, share, GIB, 60.0),))
 
 
 def test_a_task_that_is_predicted_later_has_its_share_at_once() -> None:
@@ -418,15 +408,14 @@ def test_a_task_that_is_predicted_later_has_its_share_at_once() -> None:
         request = dataclasses.replace(plain, priority_class=BATCH) if who == "bob" else plain
         ask(world, who, pid, request)
         assert given_to(world, pid) is None
-    foresee(world, "bob", 2, 60)
+    foresee(world, 2, 60)
     assert given_to(world, 2) == 60
-    foresee(world, "alice", 1, 70)
+    foresee(world, 1, 70)
     assert (given_to(world, 1), given_to(world, 2)) == (70, 30), "batch makes way"
-    foresee(world, "carol", 3, 50)
-    assert (given_to(world, 2), given_to(world, 3)) == (5, 25), "what is left"
-    before = len(world.history)
-    foresee(world, "carol", 3, 50)
-    assert not [e for e in world.history[before:] if isinstance(e, ev.TaskForeseen)], "no news"
+    for _ in range(2):
+        foresee(world, 3, 50)
+        assert (given_to(world, 2), given_to(world, 3)) == (5, 25), "what is left"
+    assert len(world.of(ev.TaskForeseen)) == 3, "the last one is no news"
     state = replayed(world.state)
     core.check(state)
     assert dict(state.given) == dict(world.state.given)
@@ -442,18 +431,15 @@ def test_only_its_own_task_can_be_foreseen() -> None:
     assert given_to(world, 1) is None
 
 
-def _share_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ByShare, "fits", lambda self, room: True)
-
-
-def _batch_keeps_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is placed as if batch tasks had shrunk, and they have not."""
-    monkeypatch.setattr(given_shares, "make_way", lambda draft, name, share: None)
-
-
-@pytest.mark.parametrize("plant", [_share_ignored, _batch_keeps_all])
-def test_a_planted_bug_is_caught(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch)
+@pytest.mark.parametrize(
+    "bug",
+    [
+        pytest.param((ByShare, "fits", lambda *_: True), id="shares are ignored"),
+        pytest.param((given_shares, "make_way", lambda *_: None), id="batch keeps all"),
+    ],
+)
+def test_a_planted_bug_is_caught(bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*bug)
     with pytest.raises(AssertionError):
         grants_of_many()
 

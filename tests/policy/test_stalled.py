@@ -172,7 +172,7 @@ def test_a_host_that_slept_begins_the_time_anew() -> None:
 def test_what_an_administrator_chose_is_done_at_once_or_never(action: HolderAction) -> None:
     world = silent(action=action)
     assert pass_by(world, 90000, every=6000) == []
-    lost = [event for event in world.history if isinstance(event, ev.HeartbeatLost)]
+    lost = world.of(ev.HeartbeatLost)
     done = [
         effect.action
         for event in lost
@@ -222,7 +222,7 @@ def test_threads_that_wait_for_a_lock_are_no_progress() -> None:
         wait(world, 300)
         world.vitals[1] = replace(STILL, cpu=world.vitals[1].cpu + 1.0)
         world.observe()
-    assert [act.action for act in world.history if isinstance(act, ev.StallActed)] == [INTERRUPT]
+    assert [act.action for act in world.of(ev.StallActed)] == [INTERRUPT]
 
 
 def test_one_that_computes_does_not_shield_one_that_hangs() -> None:
@@ -240,9 +240,9 @@ def test_one_that_computes_does_not_shield_one_that_hangs() -> None:
     acted = set()
     while world.at < end:
         world.at += 300
-        world.run(cmd.Heartbeat(world.at, *world.caller("L3")))
+        world.says("L3", cmd.Heartbeat)
         world.run(cmd.Tick(world.at, world.at))
         world.vitals[1] = replace(STILL, cpu=world.vitals[1].cpu + 200.0)
         world.observe()
-        acted = {event.lease for event in world.history if isinstance(event, ev.StallActed)}
+        acted = {event.lease for event in world.of(ev.StallActed)}
     assert acted == {"L2"}

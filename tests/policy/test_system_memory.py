@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.policy_world import GIB, World, gpu, plain_config, process
+from support.policy_world import GIB, World, gpu, plain_config, process, why_waits
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd, events as ev
@@ -70,9 +70,9 @@ def test_nothing_is_granted_on_a_gpu_of_which_the_screen_leaves_nothing() -> Non
 
 def test_who_names_more_than_the_screen_leaves_is_told_what_can_be_had() -> None:
     world = workstation()
-    answer = world.request("alice", 1, Request(memory=24 * GIB))
-    assert isinstance(answer, core.Wait)
-    assert "leave at most 23.84 GiB on a GPU" in answer.message
+    assert "leave at most 23.84 GiB on a GPU" in why_waits(
+        world.request("alice", 1, Request(memory=24 * GIB))
+    )
     assert isinstance(world.request("bob", 2, Request(memory=23 * GIB)), core.Grant)
 
 
@@ -105,5 +105,5 @@ def test_nobody_is_told_to_use_less_than_is_in_use_whatever_the_host_takes() -> 
     world.observe()
     world.memory[(SCREEN, ZERO)] = 24 * GIB
     world.observe()
-    (followed,) = [event for event in world.history if isinstance(event, ev.ReservationFollowed)]
+    (followed,) = world.of(ev.ReservationFollowed)
     assert followed.memory >= 2 * GIB

@@ -155,10 +155,9 @@ def test_batch_waits_for_interactive_cells_and_not_the_other_way() -> None:
 
 def promised(room: Room, who: str, share: int) -> None:
     """Somebody's loop, of 100 s of computing, has a floor of so many hundredths from now on."""
-    at, actor = room.world.at, room.actors[who]
-    whose = room.world.who(actor)
-    room.world.run(cmd.Foresee(at, *whose, (Expected(gpu(0).name, share, GIB, 100.0),)))
-    done = room.world.run(cmd.MakePromise(at, *whose, Promise(deadline=1e4 / share)))
+    actor = room.actors[who]
+    room.world.acts(actor, cmd.Foresee, (Expected(gpu(0).name, share, GIB, 100.0),))
+    done = room.world.acts(actor, cmd.MakePromise, Promise(deadline=1e4 / share))
     assert isinstance(done, core.Done), done
     assert room.world.state.given[actor.lease] == share
 

@@ -108,13 +108,13 @@ def test_one_that_names_a_gate_after_all_has_it() -> None:
     room = Room()
     room.come("bob", 2, gated=True)
     alice = room.come("alice", 1, gated=False)
-    room.run(cmd.ReportMemory(room.at, *room.who(alice), (), 0, True))
+    room.acts(alice, cmd.ReportMemory, (), 0, True)
     assert not room.state.taker(alice.lease).by_lock
     assert room.state.is_gated(alice.lease)
-    decision = room.run(cmd.LockTurn(room.at, *room.who(alice)))
+    decision = room.acts(alice, cmd.LockTurn)
     assert decision == core.Done(alice.lease, 0)
     # And it does not go back: the client looks for a gate first.
-    room.run(cmd.ReportMemory(room.at, *room.who(alice), (), 0, True, by_lock=True))
+    room.acts(alice, cmd.ReportMemory, (), 0, True, by_lock=True)
     assert not room.state.taker(alice.lease).by_lock
 
 
@@ -128,12 +128,12 @@ def test_where_it_is_not_allowed_nobody_is_locked() -> None:
 def test_one_that_is_alone_or_has_its_turn_is_not_locked() -> None:
     room = Room()
     alice = room.come("alice", 1, gated=False)
-    assert room.run(cmd.LockTurn(room.at, *room.who(alice))) == core.Done(alice.lease, 0)
+    assert room.acts(alice, cmd.LockTurn) == core.Done(alice.lease, 0)
     bob = room.come("bob", 2, gated=True)
     room.cell_ends(bob)
     room.steps(2)
     assert room.turn_of(alice) is TurnPhase.HOLDS
-    assert room.run(cmd.LockTurn(room.at, *room.who(alice))) == core.Done(alice.lease, 0)
+    assert room.acts(alice, cmd.LockTurn) == core.Done(alice.lease, 0)
 
 
 def test_a_lock_that_did_not_come_about_is_tried_again() -> None:
@@ -147,10 +147,10 @@ def test_a_lock_that_did_not_come_about_is_tried_again() -> None:
     room.steps(2)
     assert room.turn(alice).lock is not None
     assert room.turn_of(alice) is TurnPhase.HOLDS
-    assert room.run(cmd.LockTurn(room.at, *room.who(alice))) == core.Done(alice.lease, 0)
+    assert room.acts(alice, cmd.LockTurn) == core.Done(alice.lease, 0)
     room.run(cmd.EndLock(room.at, alice.lease))
     assert room.turn(alice).lock is None
-    assert room.run(cmd.LockTurn(room.at, *room.who(alice))) == core.Done(alice.lease, 1)
+    assert room.acts(alice, cmd.LockTurn) == core.Done(alice.lease, 1)
 
 
 def test_where_locks_are_slow_only_long_cells_are_locked() -> None:

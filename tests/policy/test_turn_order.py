@@ -222,8 +222,7 @@ def test_a_task_that_always_has_one_step_left_is_believed_once(at_first: int) ->
     crowd.had.clear()
     for second in range(900):
         told = (second + 1, second + 2 if second >= at_first else 1000, 1.0)
-        who = crowd.world.who(liar)
-        crowd.world.run(cmd.ReportProgress(crowd.world.at, *who, *told))
+        crowd.world.acts(liar, cmd.ReportProgress, *told)
         crowd.second()
     had = crowd.share(honest, 600)
     assert had >= 0.3, "of two that tell nothing, one has at times twice what the other one had"
@@ -272,8 +271,7 @@ PINS = dataclasses.replace(CONFIG, pin_turn_limit=LIMIT)
 
 
 def pin(crowd: Crowd, actor: Actor, seconds: float) -> core.Decision:
-    name, environment, _process = crowd.world.who(actor)
-    return crowd.world.run(cmd.Pin(crowd.world.at, name, environment, seconds))
+    return crowd.world.run(cmd.Pin(crowd.world.at, actor.lease, actor.who, seconds))
 
 
 def newcomer(

@@ -61,7 +61,7 @@ def test_the_stages_come_in_their_time_and_do_no_harm_by_default() -> None:
     """Told once and asked to trim once; a task that computes is not parked, nor touched."""
     world = over()
     assert watch(world, 200) == [(2, "warned"), (11, "trim"), (31, "park"), (121, "last")]
-    staged = [event for event in world.history if isinstance(event, ev.OverLimitStaged)]
+    staged = world.of(ev.OverLimitStaged)
     assert {(each.used, each.limit) for each in staged} == {(12 * GIB, 8 * GIB)}
     assert [each.give for each in effects(world, TellRecall)] == [Give.CACHE]
     assert not parks(world), "it computes"

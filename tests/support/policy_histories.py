@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import uses
 from jupyter_gpushare.policy.books.room import comes_back
-from jupyter_gpushare.policy.books.state import Claim, ClaimKey, State
+from jupyter_gpushare.policy.books.state import Claim, ClaimKey, Lease, State
 from jupyter_gpushare.policy.recall import lifts
 from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.model import (
@@ -18,6 +18,7 @@ from jupyter_gpushare.policy.words.model import (
     Allocation,
     Estimate,
     GpuReading,
+    GpuUuid,
     LeaseId,
     LeasePhase,
     Movable,
@@ -37,6 +38,7 @@ from support.policy_world import (
     limits_of,
     plain_config,
     process,
+    replayed,
 )
 
 PEOPLE = ("alice", "bob", "carol")
@@ -111,20 +113,13 @@ class Histories(RuleBasedStateMachine):
     def think(self, seconds: float, data: st.DataObject) -> None:
         """Cells end, people read, others ask; who is asked back answers, or not yet."""
         for name in self._leases(LeasePhase.HELD):
-            lease = self.world.state.leases[name]
-            self.world.run(
-                cmd.SetActivity(
-                    self.world.at, name, lease.environment, lease.task.process, Activity.IDLE
-                )
-            )
+            self.world.says(name, cmd.SetActivity, Activity.IDLE)
         self.time_passes(seconds, "nobody")
         self.ask_plainly(data.draw(st.sampled_from(PEOPLE)), 1)
         if data.draw(st.booleans()):
             for name in self._leases(LeasePhase.HELD):
-                lease = self.world.state.leases[name]
                 if is_asked(self.world.state, name):
-                    who = (name, lease.environment, lease.task.process)
-                    self.world.run(cmd.Park(self.world.at, *who))
+                    self.world.says(name, cmd.Park)
 
     @precondition(lambda self: self._leases(LeasePhase.HELD))
     @rule(data=st.data(), gib=st.integers(1, 30))
@@ -157,12 +152,7 @@ class Histories(RuleBasedStateMachine):
             lease = world.state.leases[name]
             if lift.agreed is not None or lease.phase is not LeasePhase.HELD:
                 continue
-            pid = lease.task.process.pid
-            if how == "obeys" and (pid, uuid) in world.memory:
-                world.memory[(pid, uuid)] = min(world.memory[(pid, uuid)], lift.memory)
-            gpus = () if how == "cannot" else (Allocation(uuid, lift.memory),)
-            who = (name, lease.environment, lease.task.process)
-            world.run(cmd.ConfirmLimit(world.at, *who, gpus, how != "cannot"))
+            self._answers(lease, Allocation(uuid, lift.memory), how)
             if not every:
                 break
 
@@ -177,17 +167,18 @@ class Histories(RuleBasedStateMachine):
             limit = claim.limit
             if limit is None or limit.agreed or lease.phase is not LeasePhase.HELD:
                 continue
-            if limit.memory != part.memory:
-                continue
-            pid = lease.task.process.pid
-            if how == "obeys" and (pid, uuid) in world.memory:
-                world.memory[(pid, uuid)] = min(world.memory[(pid, uuid)], part.memory)
-            gpus = () if how == "cannot" else (part,)
-            who = (name, lease.environment, lease.task.process)
-            world.run(cmd.ConfirmLimit(world.at, *who, gpus, how != "cannot"))
+            if limit.memory == part.memory:
+                self._answers(lease, part, how)
+
+    def _answers(self, lease: Lease, part: Allocation, how: str) -> None:
+        holder, cannot = (lease.task.process.pid, part.gpu), how == "cannot"
+        if how == "obeys" and holder in self.world.memory:
+            self.world.memory[holder] = min(self.world.memory[holder], part.memory)
+        gpus = () if cannot else (part,)
+        self.world.says(lease.id, cmd.ConfirmLimit, gpus, not cannot)
 
     def _claims(self) -> tuple[Claim, ...]:
-        return tuple(self.world.state.claims.values()) if hasattr(self, "world") else ()
+        return tuple(self.world.state.claims.values())
 
     @rule(seconds=st.sampled_from([2.0, 11.0, 31.0]))
     def look_again(self, seconds: float) -> None:
@@ -208,19 +199,22 @@ class Histories(RuleBasedStateMachine):
         """A parked task uses a GPU all the same."""
         name = data.draw(st.sampled_from(self._leases(LeasePhase.PARKED)))
         uuid = data.draw(st.sampled_from(sorted(self.world.state.gpus)))
-        pid = self.world.state.leases[name].task.process.pid
-        used = sum(s for (p, g), s in self.world.memory.items() if g == uuid and p != pid)
-        if used + gib * GIB <= self.world.state.gpus[uuid].gpu.memory:
+        self._takes(self.world.state.leases[name].task.process.pid, uuid, gib)
+
+    def _takes(self, pid: int, uuid: GpuUuid, gib: int) -> bool:
+        """A process has so much of a GPU, if the others there leave it."""
+        others = sum(s for (p, g), s in self.world.memory.items() if g == uuid and p != pid)
+        fits = others + gib * GIB <= self.world.state.gpus[uuid].gpu.memory
+        if fits:
             self.world.memory[(pid, uuid)] = gib * GIB
+        return fits
 
     @rule(data=st.data(), gib=st.integers(1, 8), system=st.booleans())
     def squat(self, data: st.DataObject, gib: int, system: bool) -> None:
         """A process uses a GPU without a lease: the host's own, or anybody's."""
         uuid = data.draw(st.sampled_from(sorted(self.world.state.gpus)))
-        used = sum(s for (_p, g), s in self.world.memory.items() if g == uuid)
-        if used + gib * GIB <= self.world.state.gpus[uuid].gpu.memory:
-            pid, self.next_pid = self.next_pid, self.next_pid + 1
-            self.world.memory[(pid, uuid)] = gib * GIB
+        if self._takes(pid := self.next_pid, uuid, gib):
+            self.next_pid += 1
             self.alive[pid] = "nobody"
             self.world.system.update({pid} if system else ())
             self.world.observe()
@@ -239,22 +233,15 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self._leases(LeasePhase.HELD))
     @rule(data=st.data(), activity=st.sampled_from(Activity))
     def act(self, data: st.DataObject, activity: Activity) -> None:
-        lease = self.world.state.leases[data.draw(st.sampled_from(self._leases(LeasePhase.HELD)))]
-        self.world.run(
-            cmd.SetActivity(
-                self.world.at, lease.id, lease.environment, lease.task.process, activity
-            )
-        )
+        name = data.draw(st.sampled_from(self._leases(LeasePhase.HELD)))
+        self.world.says(name, cmd.SetActivity, activity)
 
     @precondition(lambda self: self._leases(LeasePhase.HELD))
     @rule(data=st.data(), keep=st.booleans())
     def answer(self, data: st.DataObject, keep: bool) -> None:
         """A task parks, asked or not, perhaps with memory that nobody measured yet; or keeps."""
-        who = self.world.caller(data.draw(st.sampled_from(self._leases(LeasePhase.HELD))))
-        if keep:
-            self.world.run(cmd.Keep(self.world.at, *who, "CUDA runs"))
-        else:
-            self.world.run(cmd.Park(self.world.at, *who))
+        name = data.draw(st.sampled_from(self._leases(LeasePhase.HELD)))
+        self.world.says(name, *((cmd.Keep, "CUDA runs") if keep else (cmd.Park,)))
 
     @precondition(lambda self: self.world.state.idle)
     @rule(
@@ -268,17 +255,17 @@ class Histories(RuleBasedStateMachine):
         self, data: st.DataObject, rung: Rung, movable: Movable, left: int, seen: bool
     ) -> None:
         """An idle task parks by some rung; what it says of it and what it does may differ."""
-        who = self.world.caller(data.draw(st.sampled_from(sorted(self.world.state.idle))))
-        mine = [key for key in self.world.memory if key[0] == who[2].pid]
+        name = data.draw(st.sampled_from(sorted(self.world.state.idle)))
+        pid = self.world.state.leases[name].task.process.pid
+        mine = [key for key in self.world.memory if key[0] == pid]
         moved = sum(self.world.memory[key] for key in mine)
-        planned = self.world.run(cmd.PlanParking(self.world.at, *who, moved))
-        if isinstance(planned, core.Refuse):
+        if isinstance(self.world.says(name, cmd.PlanParking, moved), core.Refuse):
             return
         for key in mine:
             self.world.memory[key] = min(self.world.memory[key], left * GIB)
             if not self.world.memory[key]:
                 del self.world.memory[key]
-        self.world.run(cmd.Park(self.world.at, *who, rung, moved, movable, 1.0))
+        self.world.says(name, cmd.Park, rung, moved, movable, 1.0)
         if seen:
             self.world.observe()
 
@@ -287,8 +274,7 @@ class Histories(RuleBasedStateMachine):
     def pin_or_come_back(self, data: st.DataObject, seconds: float | None, back: bool) -> None:
         lease = self.world.state.leases[data.draw(st.sampled_from(self._leases(LeasePhase.HELD)))]
         if back:
-            who = (lease.id, lease.environment, lease.task.process)
-            self.world.run(cmd.Restored(self.world.at, *who, 1.0))
+            self.world.says(lease.id, cmd.Restored, 1.0)
         else:
             self.world.run(cmd.Pin(self.world.at, lease.id, lease.environment, seconds))
 
@@ -299,9 +285,7 @@ class Histories(RuleBasedStateMachine):
         if measured:
             self.world.observe()
         for name in self._leases(LeasePhase.PARKED):
-            lease = self.world.state.leases[name]
-            who = (name, lease.environment, lease.task.process)
-            self.world.run(cmd.Resume(self.world.at, *who))
+            self.world.says(name, cmd.Resume)
 
     @precondition(lambda self: self._leases(LeasePhase.PARKED))
     @rule(data=st.data(), wait=st.booleans(), cancel=st.booleans(), whose=st.sampled_from(PEOPLE))
@@ -359,9 +343,7 @@ class Histories(RuleBasedStateMachine):
         for name, lease in sorted(self.world.state.leases.items()):
             quiet = silent == "everybody" or (silent != "nobody" and lease.order % 2)
             if not quiet and lease.task.process in lease.members:
-                self.world.run(
-                    cmd.Heartbeat(self.world.at, name, lease.environment, lease.task.process)
-                )
+                self.world.says(name, cmd.Heartbeat)
         self.world.run(cmd.Tick(self.world.at, self.world.at))
 
     @rule(data=st.data(), out=st.booleans(), new=st.booleans())
@@ -369,13 +351,12 @@ class Histories(RuleBasedStateMachine):
         """An admin takes a GPU out of service, says another reason, or puts it back."""
         gpus = sorted(self.world.state.gpus) + sorted(self.world.state.out)
         uuid = data.draw(st.sampled_from(gpus))
-        admin = "root"
         if out:
             reason = f"fan {self.next_pid if new else 1}"
-            self.world.run(cmd.TakeOut(self.world.at, uuid, reason, admin))
+            self.world.run(cmd.TakeOut(self.world.at, uuid, reason, "root"))
             assert self.world.state.out[uuid].reason == reason
         else:
-            self.world.run(cmd.PutBack(self.world.at, uuid, admin))
+            self.world.run(cmd.PutBack(self.world.at, uuid, "root"))
             assert uuid not in self.world.state.out
 
     @rule(data=st.data(), works=st.booleans())
@@ -404,22 +385,17 @@ class Histories(RuleBasedStateMachine):
     ) -> None:
         memory = None if gib is None else gib * GIB
         quota = Quota(gpus, memory, gpu_hours=hours, burst_memory=burst)
-        admin = "root"
-        self.world.run(cmd.SetQuota(self.world.at, who, quota, admin))
+        self.world.set_quota(who, quota)
 
     @rule(who=st.sampled_from(PEOPLE))
     def unset_quota(self, who: str) -> None:
-        admin = "root"
-        self.world.run(cmd.UnsetQuota(self.world.at, who, admin))
+        self.world.run(cmd.UnsetQuota(self.world.at, who, "root"))
 
     @rule()
     def restart(self) -> None:
         """Kill and start again: from the ledger's snapshot, the same leases and queue order."""
         before = self.world.state
-        state = State()
-        for event in core.summarise(before):
-            assert event.DURABLE, "a snapshot must survive the ledger"
-            state = core.evolve(state, event)
+        state = replayed(before)
         core.check(state)
         told = {n: (x.phase, x.allocations, x.members) for n, x in before.leases.items()}
         assert {n: (x.phase, x.allocations, x.members) for n, x in state.leases.items()} == told
@@ -464,8 +440,6 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def uses_are_found_by_what_changed(self) -> None:
         """Whose use is another is touched, and of those it is found as of all."""
-        if not hasattr(self, "world"):
-            return
         before, state = self.seen or self.world.state, self.world.state
         touched, now = uses.touched(before, state), uses.memory(state)
         was = uses.memory(before)
@@ -479,8 +453,6 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def once_measured_the_books_match_the_world(self) -> None:
-        if not hasattr(self, "world"):
-            return
         measured = self.world.measured()
         self.no_leak(measured)
         self.books_match(measured)
@@ -574,8 +546,7 @@ class Following(Histories):
         held = [self.world.state.leases[name] for name in self._leases(LeasePhase.HELD)]
         held = [lease for lease in held if lease.task.process in lease.members]
         for number, lease in enumerate(held):
-            who = (lease.id, lease.environment, lease.task.process)
-            self.world.run(cmd.ConfirmLimit(self.world.at, *who, (), number != fixed))
+            self.world.says(lease.id, cmd.ConfirmLimit, (), number != fixed)
         for lease, gib in zip(held, sizes, strict=False):
             lease, mine = self.world.state.leases[lease.id], lease.task.process.pid
             for part in lease.allocations[:1]:
@@ -587,8 +558,8 @@ class Following(Histories):
                     self.world.memory[(mine, part.gpu)] = min(gib * GIB, limit, free)
         self.look_again(2.0)
         for lease in held:
-            who = (lease.id, lease.environment, lease.task.process)
-            self.world.run(cmd.SetActivity(self.world.at, *who, Activity.IDLE))
+            if lease.id in self.world.state.leases:
+                self.world.says(lease.id, cmd.SetActivity, Activity.IDLE)
         self.look_again(2.0)
 
 

@@ -53,8 +53,7 @@ class Room(TurnWorld):
             self.train(actor, 3)
         else:
             self.memory[(pid, UUID)] = 3 * GIB
-            join = cmd.ReportMemory(self.at, *self.who(actor), (), 0, True, by_lock=True)
-            self.run(join)
+            self.acts(actor, cmd.ReportMemory, (), 0, True, by_lock=True)
         self.observe()
         return actor
 
@@ -81,13 +80,13 @@ class Room(TurnWorld):
                     actor.until = None
                     self.run(cmd.EndLock(self.at, actor.lease))
             elif actor.must_ask and not actor.idle:
-                decision = self.run(cmd.LockTurn(self.at, *self.who(actor)))
+                decision = self.acts(actor, cmd.LockTurn)
                 assert isinstance(decision, core.Done)
                 if decision.count:
                     actor.locks_at = self.at + actor.slow
             if actor.locks_at is not None and self.at >= actor.locks_at:
                 actor.locks_at, actor.until = None, self.at + MOST
-                self.run(cmd.AskTurn(self.at, *self.who(actor), locked=True))
+                self.acts(actor, cmd.AskTurn, locked=True)
                 if self.turn_of(actor) is not TurnPhase.WAITS:
                     actor.until = None
                     self.run(cmd.EndLock(self.at, actor.lease))
@@ -119,4 +118,4 @@ class Room(TurnWorld):
 
     def cell_begins(self, actor: Actor) -> None:
         actor.idle = False
-        self.run(cmd.SetActivity(self.at, *self.who(actor), Activity.BUSY))
+        self.acts(actor, cmd.SetActivity, Activity.BUSY)

@@ -10,7 +10,6 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
-    EnvironmentName,
     LeaseId,
     LeasePhase,
     PriorityClass,
@@ -80,9 +79,7 @@ class Loops:
         return self.loops[-1]
 
     def promise(self, loop: Loop, **promise: float) -> core.Decision:
-        who = self.world.who(loop.actor)
-        named = Promise(**promise)
-        return self.world.run(cmd.MakePromise(self.world.at, *who, named, loop.total))
+        return self.world.acts(loop.actor, cmd.MakePromise, Promise(**promise), loop.total)
 
     def standing(self, loop: Loop) -> PromiseState | None:
         known = self.world.state.promises.get(loop.actor.lease)
@@ -98,12 +95,8 @@ class Loops:
 
     def ended(self, loop: Loop) -> PromiseState | None:
         """How its promise ended."""
-        found = [
-            event.state
-            for event in self.world.history
-            if isinstance(event, ev.PromiseEnded) and event.lease == loop.actor.lease
-        ]
-        return found[-1] if found else None
+        ends = self.world.of(ev.PromiseEnded)
+        return next((one.state for one in ends[::-1] if one.lease == loop.actor.lease), None)
 
     def run(self, seconds: float) -> None:
         """All compute as their turns allow."""
@@ -135,25 +128,17 @@ class Loops:
         loop.spent = 0.0
         loop.done += 1
         if loop.done % loop.tells == 0 or loop.done >= loop.total:
-            told = (loop.done, loop.total, took)
-            world.run(cmd.ReportProgress(world.at, *world.who(actor), *told))
+            world.acts(actor, cmd.ReportProgress, loop.done, loop.total, took)
         if loop.done >= loop.total:
-            loop.ended_at = world.at
             actor.in_step = False
-            world.run(cmd.MakePromise(world.at, *world.who(actor), None))
-            world.release(actor.lease, actor.who)
-            world.die(actor.pid)
-            del world.actors[actor.lease]
+            world.acts(actor, cmd.MakePromise, None)
+            self.stop(loop)
         else:
             world.end_step(actor)
 
     def stop(self, loop: Loop) -> None:
-        """A batch program has saved its state, and ends."""
+        """A program has saved its state, or done all its steps, and ends."""
         self.world.release(loop.actor.lease, loop.actor.who)
         self.world.die(loop.actor.pid)
         self.world.actors.pop(loop.actor.lease, None)
         loop.ended_at = self.world.at
-
-
-def environment(loop: Loop) -> EnvironmentName:
-    return loop.actor.who

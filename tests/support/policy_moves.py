@@ -57,15 +57,15 @@ def budgets(hours: float, **more: Quota) -> World:
 
 def idle(world: World, lease: str) -> None:
     """The lease's cell has ended."""
-    world.run(cmd.SetActivity(world.at, *world.caller(lease), Activity.IDLE))
+    world.says(lease, cmd.SetActivity, Activity.IDLE)
 
 
 def park(world: World, lease: str) -> core.Decision:
-    return world.run(cmd.Park(world.at, *world.caller(lease)))
+    return world.says(lease, cmd.Park)
 
 
 def resume(world: World, lease: str, *, wait: bool = True) -> core.Decision:
-    return world.run(cmd.Resume(world.at, *world.caller(lease), wait))
+    return world.says(lease, cmd.Resume, wait)
 
 
 def asked(world: World) -> list[str]:
@@ -92,11 +92,11 @@ def given(
 
 
 def plan(world: World, lease: str, memory: int) -> core.Decision:
-    return world.run(cmd.PlanParking(world.at, *world.caller(lease), memory))
+    return world.says(lease, cmd.PlanParking, memory)
 
 
 def restored(world: World, lease: str) -> core.Decision:
-    return world.run(cmd.Restored(world.at, *world.caller(lease), 1.0))
+    return world.says(lease, cmd.Restored, 1.0)
 
 
 def pin(world: World, lease: str, seconds: float | None = None) -> core.Decision:
@@ -141,7 +141,7 @@ def answers(world: World, lease: str, *, live: bool = True) -> None:
     world.at += 0.1
     uuid = gpu(0).uuid
     gpus = (Allocation(uuid, limits_of(world.state)[(lease, uuid)].memory),) if live else ()
-    world.run(cmd.ConfirmLimit(world.at, *world.caller(lease), gpus, live))
+    world.says(lease, cmd.ConfirmLimit, gpus, live)
 
 
 def books(world: World, who: str = "alice") -> tuple[float, float]:

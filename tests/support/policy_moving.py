@@ -138,7 +138,7 @@ class MovingWorld(TurnWorld):
             self.saving.discard(name)
             self.stops += 1
             if self.stops % 3 == 0:
-                self.run(cmd.Keep(self.at, *self.who(actor), "It goes on."))
+                self.acts(actor, cmd.Keep, "It goes on.")
             else:
                 self.actors.pop(name)
                 self.die(actor.pid)
@@ -149,9 +149,8 @@ class MovingWorld(TurnWorld):
 
     def plans(self, actor: Actor) -> None:
         memory = sum(self.memory.get((actor.pid, uuid), 0) for uuid in self.uuids(actor))
-        plan = cmd.PlanParking(self.at, *self.who(actor), memory)
         turn = self.state.turns.get(actor.lease)
-        if isinstance(self.run(plan), core.Refuse):
+        if isinstance(self.acts(actor, cmd.PlanParking, memory), core.Refuse):
             assert self.state.turns.get(actor.lease) == turn, "it was refused, and lost its turn"
             self.refused += 1
             self.wanted.discard(actor.lease)
@@ -165,7 +164,7 @@ class MovingWorld(TurnWorld):
         number = next(self._count)
         if number % 5 == 3:
             self.kept += 1
-            self.run(cmd.Keep(self.at, *self.who(actor), "NCCL runs."))
+            self.acts(actor, cmd.Keep, "NCCL runs.")
             self.ask(actor)
             return
         self.moves += 1
@@ -173,14 +172,14 @@ class MovingWorld(TurnWorld):
             self.memory.pop((actor.pid, uuid), None)
         movable = Movable.SAME if number % 5 == 4 else Movable.KIND
         size = max(1, actor.persistent)
-        self.run(cmd.Park(self.at, *self.who(actor), Rung.DRIVER, size, movable, 1.0))
-        self.run(cmd.Resume(self.at, *self.who(actor)))
+        self.acts(actor, cmd.Park, Rung.DRIVER, size, movable, 1.0)
+        self.acts(actor, cmd.Resume)
 
     def comes_back(self, actor: Actor) -> None:
         self.back.discard(actor.lease)
         actor.closed = True
         self.have(actor, actor.persistent, limited=False)
-        self.run(cmd.Restored(self.at, *self.who(actor), 1.0))
+        self.acts(actor, cmd.Restored, 1.0)
         self.report(actor)
         self.ask(actor)
 
@@ -225,8 +224,6 @@ class MovedAround(TakingTurns):
     @invariant()
     def nobody_holds_more_than_the_quota(self) -> None:
         """Also on the way: what drains still counts."""
-        if not hasattr(self, "world"):
-            return
         held: dict[str, set[str]] = {}
         for environment, uuid in self.world.state.reservations:
             held.setdefault(environment, set()).add(uuid)
@@ -234,8 +231,6 @@ class MovedAround(TakingTurns):
 
     @invariant()
     def what_moves_has_no_turn(self) -> None:
-        if not hasattr(self, "world"):
-            return
         state = self.world.state
         for key, recall in state.recalls.items():
             if recall.moving and state.leases[key.lease].phase is LeasePhase.HELD:
@@ -260,7 +255,7 @@ def busy_day(seconds: int = 900, *, fixed: bool = False, slow: float = 2.0) -> M
         for actor in list(world.actors.values()):
             request = world.state.leases[actor.lease].request
             if fixed and request.stops:
-                world.run(cmd.ReportAbility(world.at, *world.who(actor), Rung.STORAGE, "no"))
+                world.acts(actor, cmd.ReportAbility, Rung.STORAGE, "no")
         history.everybody(20)
     for number in range(seconds // 30):
         history.come("de"[number % 2], 1, 10 + number % 3 * 6, 40, 40, 9, waits=True)
@@ -316,11 +311,11 @@ class Host:
         world = self.world
         for uuid in world.uuids(actor):
             world.memory.pop((actor.pid, uuid), None)
-        world.run(cmd.Park(world.at, *world.who(actor), Rung.DRIVER, actor.persistent))
+        world.acts(actor, cmd.Park, Rung.DRIVER, actor.persistent)
         world.observe()
         if not actor.idle:
             actor.closed = actor.waiting = actor.in_step = False
-            world.run(cmd.Resume(world.at, *world.who(actor)))
+            world.acts(actor, cmd.Resume)
 
     def seconds(self, count: float) -> None:
         for _ in range(int(count)):
@@ -350,11 +345,10 @@ class Slow(Host):
         actor.closed = True
 
     def plan(self, actor: Actor, memory: int = GIB) -> core.Decision:
-        return self.world.run(cmd.PlanParking(self.world.at, *self.world.who(actor), memory))
+        return self.world.acts(actor, cmd.PlanParking, memory)
 
     def turn(self, actor: Actor) -> TurnPhase | None:
-        turn = self.world.state.turns.get(actor.lease)
-        return None if turn is None else turn.phase
+        return self.world.turn_of(actor)
 
 
 def asked_to_move(host: Host) -> tuple[Actor, Actor]:

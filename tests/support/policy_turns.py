@@ -7,6 +7,7 @@ policy learns only what tasks say, what is measured, and who dies.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +37,7 @@ from jupyter_gpushare.policy.words.model import (
 from jupyter_gpushare.policy.words.promises import Expected, Promise
 from jupyter_gpushare.policy.words.recalls import Give, RecallPhase
 from jupyter_gpushare.policy.words.turns import Figures, ShareMode, TurnPhase
-from support.policy_world import BOOT, GIB, World, gpu, lasting, plain_config, process
+from support.policy_world import BOOT, GIB, World, gpu, lasting, plain_config, process, replayed
 
 FOR_EVER = 1e12
 PINNED = 25.0  # seconds for which a pin may keep a turn
@@ -154,7 +155,7 @@ class TurnWorld(World):
 
     def cell_ends(self, actor: Actor) -> None:
         actor.idle, actor.waiting = True, False
-        self.run(cmd.SetActivity(self.at, *self.who(actor), Activity.IDLE))
+        self.acts(actor, cmd.SetActivity, Activity.IDLE)
 
     def everybody(self, seconds: float = 1) -> None:
         """A step a second of everybody who may."""
@@ -165,11 +166,16 @@ class TurnWorld(World):
             self.second()
 
     def turn_of(self, actor: Actor) -> TurnPhase | None:
-        turn = self.state.turns.get(actor.lease)
-        return None if turn is None else turn.phase
+        return self.state.turn_phase(actor.lease)
 
     def who(self, actor: Actor) -> tuple[Any, ...]:
         return (actor.lease, actor.who, process(actor.pid))
+
+    def acts(
+        self, actor: Actor, kind: Callable[..., cmd.Command], *more: Any, **parts: Any
+    ) -> core.Decision:
+        """The task says this, whether it has its lease yet or not."""
+        return self.run(kind(self.at, *self.who(actor), *more, **parts))
 
     def uuids(self, actor: Actor) -> list[GpuUuid]:
         lease = self.state.leases.get(actor.lease)
@@ -209,7 +215,7 @@ class TurnWorld(World):
             have, shares_it = self.memory.get((actor.pid, uuid), 0), self.state.gpus[uuid].shares
             if actor.lease not in shares_it and have > self.limit(actor, uuid):
                 self.memory[(actor.pid, uuid)] = self.limit(actor, uuid)
-        self.run(cmd.ConfirmLimit(self.at, *self.who(actor), tuple(gpus), live=True))
+        self.acts(actor, cmd.ConfirmLimit, tuple(gpus), live=True)
 
     def others(self, actor: Actor, uuid: GpuUuid) -> int:
         mine = {
@@ -223,13 +229,13 @@ class TurnWorld(World):
         figures = tuple(
             Figures(uuid, actor.persistent, actor.temporary, 0) for uuid in self.uuids(actor)
         )
-        self.run(cmd.ReportMemory(self.at, *self.who(actor), figures, actor.steps, actor.gated))
+        self.acts(actor, cmd.ReportMemory, figures, actor.steps, actor.gated)
 
     def begin_step(self, actor: Actor) -> None:
         """A step begins if the gate lets it; else the turn is asked for."""
         actor.idle = False
         if self.state.leases[actor.lease].activity is Activity.IDLE:
-            self.run(cmd.SetActivity(self.at, *self.who(actor), Activity.BUSY))
+            self.acts(actor, cmd.SetActivity, Activity.BUSY)
         if actor.closed and actor.gated:
             self.ask(actor)
         if not actor.waiting:
@@ -265,14 +271,14 @@ class TurnWorld(World):
     def ask(self, actor: Actor) -> None:
         self.have(actor, actor.persistent, limited=False)
         actor.waiting = True
-        self.run(cmd.AskTurn(self.at, *self.who(actor)))
+        self.acts(actor, cmd.AskTurn)
         self.tell(actor.lease)  # the answer
 
     def beat(self) -> None:
         for actor in list(self.actors.values()):
             if not actor.stopped and actor.lease in self.state.leases:
                 if self.at - self.state.last_seen.get(actor.lease, 0.0) >= self.beats_every:
-                    self.run(cmd.Heartbeat(self.at, *self.who(actor)))
+                    self.acts(actor, cmd.Heartbeat)
                 if actor.limited and not actor.in_step and self.holds(actor):
                     self.answer(actor)
 
@@ -406,9 +412,9 @@ class TakingTurns(RuleBasedStateMachine):
         actor.idle = True
         if drops:
             self.world.have(actor, actor.persistent, limited=False)
-            self.world.run(cmd.EndTurn(self.world.at, *self.world.who(actor)))
+            self.world.acts(actor, cmd.EndTurn)
             actor.closed = actor.closed or actor.lease in self.world.state.turns
-        self.world.run(cmd.SetActivity(self.world.at, *self.world.who(actor), Activity.IDLE))
+        self.world.acts(actor, cmd.SetActivity, Activity.IDLE)
 
     @precondition(lambda self: self.world.actors)
     @rule(data=st.data())
@@ -417,7 +423,7 @@ class TakingTurns(RuleBasedStateMachine):
         actor = self._pick(data)
         if actor is not None and actor.waiting:
             actor.waiting = False
-            self.world.run(cmd.EndTurn(self.world.at, *self.world.who(actor)))
+            self.world.acts(actor, cmd.EndTurn)
 
     @precondition(lambda self: self.world.actors)
     @rule(data=st.data(), go_on=st.booleans())
@@ -427,7 +433,7 @@ class TakingTurns(RuleBasedStateMachine):
         if actor is not None:
             actor.stopped = not go_on
             if go_on:
-                self.world.run(cmd.Heartbeat(self.world.at, *self.world.who(actor)))
+                self.world.acts(actor, cmd.Heartbeat)
                 self.world.read(actor)
 
     @precondition(lambda self: self.world.actors)
@@ -467,8 +473,7 @@ class TakingTurns(RuleBasedStateMachine):
         actor = self._pick(data)
         if actor is not None:
             promise = None if deadline is None else Promise(deadline=deadline)
-            who = self.world.who(actor)
-            done = self.world.run(cmd.MakePromise(self.world.at, *who, promise))
+            done = self.world.acts(actor, cmd.MakePromise, promise)
             self.promised |= deadline is not None and isinstance(done, core.Done)
 
     @precondition(lambda self: self.world.actors)
@@ -478,7 +483,7 @@ class TakingTurns(RuleBasedStateMachine):
         actor = self._pick(data)
         if actor is not None:
             told = (actor.steps, actor.steps + left, seconds)
-            self.world.run(cmd.ReportProgress(self.world.at, *self.world.who(actor), *told))
+            self.world.acts(actor, cmd.ReportProgress, *told)
 
     @rule()
     def observe(self) -> None:
@@ -494,10 +499,7 @@ class TakingTurns(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         before = self.world.state
-        state = State()
-        for event in core.summarise(before):
-            assert event.DURABLE
-            state = core.evolve(state, event)
+        state = replayed(before)
         core.check(state)
         assert {uuid: books.shares for uuid, books in state.gpus.items()} == {
             uuid: books.shares for uuid, books in before.gpus.items()
@@ -518,9 +520,8 @@ class TakingTurns(RuleBasedStateMachine):
         gpus = tuple(books.gpu for books in before.gpus.values())
         self.world.run(cmd.Start(self.world.at, BOOT, gpus))
         for actor in list(self.world.actors.values()):
-            who = self.world.who(actor)
             if not actor.stopped and actor.lease in self.world.state.leases:
-                self.world.run(cmd.Attach(self.world.at, *who))
+                self.world.acts(actor, cmd.Attach)
                 self.world.report(actor)
                 if actor.waiting:
                     self.world.ask(actor)
@@ -532,8 +533,6 @@ class TakingTurns(RuleBasedStateMachine):
 
         Who overran its turn is not gated any more: it may compute without one.
         """
-        if not hasattr(self, "world"):
-            return
         state = self.world.state
         for uuid in state.gpus:
             names = [
@@ -549,16 +548,12 @@ class TakingTurns(RuleBasedStateMachine):
     @invariant()
     def memory_is_there(self) -> None:
         """Promise 1 against the truth: what honest tasks have on a GPU is never beyond it."""
-        if not hasattr(self, "world"):
-            return
         for uuid, books in self.world.state.gpus.items():
             used = sum(s for (_pid, where), s in self.world.memory.items() if where == uuid)
             assert used <= books.gpu.memory, "a step has not the memory it was promised"
 
     @invariant()
     def who_computes_alone_is_left_alone(self) -> None:
-        if not hasattr(self, "world"):
-            return
         state = self.world.state
         for name in state.turns:
             others = [
@@ -595,8 +590,6 @@ class NobodyStarves(TakingTurns):
 
     @invariant()
     def nobody_waits_for_longer_than_the_bound(self) -> None:
-        if not hasattr(self, "world"):
-            return
         world, bound = self.world, self.bound
         for turn in world.state.turns.values():
             if turn.phase is TurnPhase.WAITS:
@@ -607,16 +600,11 @@ class NobodyStarves(TakingTurns):
     def wait_until_all_had_a_turn(self) -> None:
         waiting = {n for n, t in self.world.state.turns.items() if t.phase is TurnPhase.WAITS}
         for _ in range(int(self.bound) + 1):
-            for actor in list(self.world.actors.values()):
-                turn = self.world.state.turns.get(actor.lease)
-                if turn is not None and turn.phase is TurnPhase.HOLDS:
-                    waiting.discard(actor.lease)
-            waiting = {
-                n
-                for n in waiting
-                if n in self.world.state.turns
-                and self.world.state.turns[n].phase is TurnPhase.WAITS
-            }
+            for name in self.world.actors:
+                if self.world.state.turn_phase(name) is TurnPhase.HOLDS:
+                    waiting.discard(name)
+            waits = TurnPhase.WAITS
+            waiting = {n for n in waiting if self.world.state.turn_phase(n) is waits}
             if not waiting:
                 return
             self.world.second()

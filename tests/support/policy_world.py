@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import room
@@ -42,6 +42,7 @@ from jupyter_gpushare.policy.words.model import (
     ProcessId,
     ProcessReading,
     Quota,
+    RefusalReason,
     Request,
     Task,
     TaskKind,
@@ -51,6 +52,8 @@ from jupyter_gpushare.policy.words.promises import ShareWhy
 from jupyter_gpushare.policy.words.recalls import MEMORY, Give, RecallPhase, Why
 from jupyter_gpushare.policy.words.turns import ShareMode, TurnPhase
 from support.examples import is_searching
+
+E = TypeVar("E", bound=ev.Event)
 
 GIB = 1024**3
 BOOT = "boot-1"
@@ -90,6 +93,16 @@ def kept(state: State, name: str) -> str | None:
     return recall and recall.said
 
 
+def why_refused(decision: core.Decision) -> RefusalReason:
+    assert isinstance(decision, core.Refuse), decision
+    return decision.reason
+
+
+def why_waits(decision: core.Decision) -> str:
+    assert isinstance(decision, core.Wait), decision
+    return decision.message
+
+
 def limits_of(state: State) -> dict[ClaimKey, Limit]:
     """The limits of all that are lifted."""
     found = {key: state.lift(*key) for key in state.claims}
@@ -100,6 +113,7 @@ def replayed(state: State) -> State:
     """The state that a ledger's snapshot gives again."""
     again = State()
     for event in core.summarise(state):
+        assert event.DURABLE, "a snapshot must survive the ledger"
         again = core.evolve(again, event)
     return again
 
@@ -208,6 +222,19 @@ class World:
         """Whose task speaks for a lease, as its calls say it."""
         lease = self.state.leases[name]
         return lease.id, lease.environment, lease.task.process
+
+    def says(
+        self, name: str, kind: Callable[..., cmd.Command], *more: Any, **parts: Any
+    ) -> core.Decision:
+        """The lease's own task says this of it."""
+        return self.run(kind(self.at, *self.caller(name), *more, **parts))
+
+    def set_quota(self, who: EnvironmentName, quota: Quota) -> core.Decision:
+        return self.run(cmd.SetQuota(self.at, who, quota, "root"))
+
+    def of(self, kind: type[E]) -> list[E]:
+        """All that happened of a kind."""
+        return [event for event in self.history if isinstance(event, kind)]
 
     def before_event(self, before: State, event: ev.Event) -> None:
         """For worlds that know more: what must hold when ``event`` happens."""
