@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 from support.exporter import samples
-from support.node import GIB, NodeClient, RunningNode, token_file, until
+from support.node import GIB, NodeClient, RunningNode, until
 from support.policy_world import task
 
 from jupyter_gpushare.node.views.environment_metrics import OTHERS, PREFIX, EnvironmentMetrics
@@ -35,8 +35,8 @@ c.NodeManagerApp.metrics_environments = 2
 
 
 def test_figures_by_environment_agree_with_usage(tmp_path: Path, port: int) -> None:
-    arguments = [token_file(tmp_path, *PEOPLE), f"--metrics-port={port}"]
-    with RunningNode(tmp_path, simulate="2x24GiB", config=CONFIG, arguments=arguments) as node:
+    more = {"people": PEOPLE, "arguments": [f"--metrics-port={port}"]}
+    with RunningNode(tmp_path, simulate="2x24GiB", config=CONFIG, **more) as node:
         clients = {name: node.client(name) for name in PEOPLE}
         lease = clients["alice"].request(kernel_id="k")["lease"]
         clients["bob"].request()

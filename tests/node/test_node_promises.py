@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from support.node import (
     RemoteError,
     RunningNode,
     needs_root,
-    token_file,
     until,
 )
 from support.nvml import NvmlWorld
@@ -44,14 +42,9 @@ KILLS = 'c.Policy.audit_action = "kill"\nc.Policy.audit_grace = 0.5\n'
 PEOPLE = ("alice", "bob", "carol")
 
 
-@contextlib.contextmanager
-def node_for_people(directory: Path, config: str = CONFIG, **more: Any) -> Iterator[RunningNode]:
-    arguments = [token_file(directory, *PEOPLE, "root"), *more.pop("arguments", ())]
-    simulate = more.pop("simulate", "1x24GiB")
-    with RunningNode(
-        directory, simulate=simulate, config=config, arguments=arguments, **more
-    ) as node:
-        yield node
+def node_for_people(directory: Path, config: str = CONFIG, **more: Any) -> RunningNode:
+    given = {"simulate": "1x24GiB", "people": (*PEOPLE, "root"), **more}
+    return RunningNode(directory, config=config, **given)
 
 
 def status_of(node: RunningNode) -> dict[str, Any]:
@@ -76,10 +69,8 @@ def test_a_killed_holder_makes_room(tmp_path):
         assert bob.wait(call)["gpus"]
 
 
-@contextlib.contextmanager
-def driver_node(world: NvmlWorld, directory: Path, config: str = FAST) -> Iterator[RunningNode]:
-    with node_for_people(directory, config, simulate="", environ=world.environ()) as node:
-        yield node
+def driver_node(world: NvmlWorld, directory: Path, config: str = FAST) -> RunningNode:
+    return node_for_people(directory, config, simulate="", environ=world.environ())
 
 
 def test_squatters_are_counted_shown_and_dealt_with(tmp_path, nvml_world):

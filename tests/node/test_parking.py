@@ -5,14 +5,12 @@ Over the real socket of the real node manager.
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import GIB, NodeClient, RemoteError, RunningNode, token_file, until
+from support.node import GIB, NodeClient, RemoteError, RunningNode, until
 
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import CallId, Method, Notice
@@ -23,13 +21,9 @@ CONFIG = (
 )
 
 
-@contextlib.contextmanager
-def node(directory: Path, more: str = "", simulate: str = "1x24GiB") -> Iterator[RunningNode]:
-    arguments = [token_file(directory, "alice", "bob", "root")]
-    with RunningNode(
-        directory, simulate=simulate, config=CONFIG + more, arguments=arguments
-    ) as running:
-        yield running
+def node(directory: Path, more: str = "", simulate: str = "1x24GiB") -> RunningNode:
+    people = ("alice", "bob", "root")
+    return RunningNode(directory, simulate=simulate, config=CONFIG + more, people=people)
 
 
 def idle(client: NodeClient, lease: str) -> None:

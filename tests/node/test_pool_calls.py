@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from support.livenode import CLI
-from support.node import GIB, NodeClient, RemoteError, token_file, until
+from support.node import GIB, NodeClient, RemoteError, until
 from support.pool import Pool, PoolNode
 
 from jupyter_gpushare.node.views import report as reports
@@ -49,8 +49,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture
 def node(tmp_path: Path, authority: Authority) -> Iterator[PoolNode]:
-    people = token_file(tmp_path, "alice", "bob", "root")
-    options = {"simulate": "2x24GiB", "config": CONFIG, "arguments": [people]}
+    options = {"simulate": "2x24GiB", "config": CONFIG, "people": ("alice", "bob", "root")}
     with PoolNode(tmp_path, authority, "b", **options) as running:
         yield running
         assert "Traceback" not in running.story()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import NodeClient, RemoteError, needs_root, token_file
+from support.node import NodeClient, RemoteError, needs_root
 from support.pool import Pool, PoolNode, hello
 
 from jupyter_gpushare.node.wire.translate import FROM_ELSEWHERE
@@ -39,8 +39,7 @@ def authority(folder: Path) -> Authority:
 
 @pytest.fixture(scope="module")
 def node(folder: Path, authority: Authority) -> Iterator[PoolNode]:
-    people = token_file(folder, "alice", "bob", "root")
-    with PoolNode(folder, authority, "b", arguments=[people]) as running:
+    with PoolNode(folder, authority, "b", people=("alice", "bob", "root")) as running:
         pool = Pool(running, authority)
         pool.lend(seconds=3600.0, alice=1, bob=1)
         yield running

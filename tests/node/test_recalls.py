@@ -1,13 +1,14 @@
-"""A task is asked for all that it can give by one notice."""
+"""A task is asked for all that it can give by one notice, and gets a lifted limit by another.
+
+Over the real socket, measured through NVML.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support.node import GIB, NodeClient, Puppet, RunningNode, token_file
+from support.node import GIB, NodeClient, Puppet, RunningNode
 from support.nvml import NvmlWorld
 from support.policy_moving import Slow, asked_to_move
 
@@ -19,19 +20,13 @@ CONFIG = (
     "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.1\n"
     'c.Quotas.default = {"gpus": 1, "memory": "20GiB"}\n'
 )
+LIFTS = "c.Policy.burst_memory = 0.9\nc.Policy.burst_headroom = '10GiB'\n"
 IDLE = "c.Policy.idle_timeout = 0.1\nc.Policy.notify_before = 0.0\n"
 
 
-@contextmanager
-def node(world: NvmlWorld, directory: Path, more: str) -> Iterator[RunningNode]:
-    with RunningNode(
-        directory,
-        simulate="",
-        config=CONFIG + more,
-        environ=world.environ(),
-        arguments=[token_file(directory, "alice", "bob")],
-    ) as running:
-        yield running
+def node(world: NvmlWorld, directory: Path, more: str) -> RunningNode:
+    people, environ = ("alice", "bob"), world.environ()
+    return RunningNode(directory, simulate="", config=CONFIG + more, environ=environ, people=people)
 
 
 def recall(client: NodeClient) -> dict[str, Any]:
@@ -62,6 +57,69 @@ def test_an_idle_task_gives_its_memory_and_who_was_away_is_asked_again(
         assert told["state"] == "parked"
         assert "voucher" in told, "it says that the lease is parked"
         bob.wait(waiting)
+
+
+# -- lifted limits ---------------------------------------------------------------------------------
+
+
+def told(client: NodeClient) -> tuple[str, int]:
+    """The next limit that rises, in whole GiB, and its lease."""
+    notice = client.wait_notice(Notice.LIMIT)
+    (gpu,) = notice["gpus"]
+    return str(notice["lease"]), round(gpu["memory"] / GIB)
+
+
+def asked(client: NodeClient) -> tuple[str, int]:
+    """The same of the next limit that falls."""
+    notice = client.wait_notice(Notice.RECALL)
+    (gpu,) = notice["gpus"]
+    return str(notice["lease"]), round(gpu["may_stay"] / GIB)
+
+
+def answer(client: NodeClient, lease: str, gib: int, uuid: str) -> None:
+    gpus = [{"uuid": uuid, "memory": gib * GIB}]
+    client.call(Method.GAVE, lease=lease, give="lift", limits=gpus)
+
+
+def gpu_row(client: NodeClient) -> dict[str, Any]:
+    (row,) = client.call(Method.STATUS)["gpus"]
+    return dict(row)
+
+
+def test_a_lease_is_lifted_and_comes_back_when_somebody_waits(
+    nvml_world: NvmlWorld, tmp_path: Path
+) -> None:
+    gpu = nvml_world.add_gpu(memory=100 * GIB, reserved=0)
+    with node(nvml_world, tmp_path, LIFTS) as running, Puppet() as a, Puppet() as b:
+        alice, bob = a.client(running.socket, "alice"), b.client(running.socket, "bob")
+        granted = alice.request()
+        lease = granted["lease"]
+        assert told(alice) == (lease, 90)
+        answer(alice, lease, 90, gpu)
+        nvml_world.add_process(gpu, a.pid, 85 * GIB)  # no room for bob, however often measured
+        row = gpu_row(alice)
+        assert (row["reserved"], row["lifted"]) == (90 * GIB, 70 * GIB)
+        (shown,) = alice.call(Method.STATUS)["leases"]
+        assert shown["live_limits"] is True
+        assert (shown["gpus"][0]["memory"], shown["gpus"][0]["limit"]) == (20 * GIB, 90 * GIB)
+
+        # It was away: what it may use is told again.
+        back = a.client(running.socket, "alice")
+        back.call(Method.ATTACH, lease=lease, secret=granted["secret"])
+        assert told(back) == (lease, 90)
+
+        waiting = bob.ask()
+        assert asked(alice) == (lease, 70)
+        answer(alice, lease, 70, gpu)
+        bob.wait_notice(Notice.QUEUED)
+        assert not bob.answered(waiting), "her word is not enough"
+        nvml_world.set_memory(gpu, a.pid, 65 * GIB)
+        assert bob.wait(waiting)["gpus"][0]["memory"] == 20 * GIB
+        texts = [event["text"] for event in alice.call(Method.HISTORY)["events"]]
+        assert "may use 70 GiB of GPU 0" in texts
+
+
+# -- at work ---------------------------------------------------------------------------------------
 
 
 def test_a_task_that_computes_is_asked_at_its_gate() -> None:

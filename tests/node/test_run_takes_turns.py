@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from support.node import GIB, NodeClient, Puppet, RunningNode, token_file, until
+from support.node import GIB, NodeClient, Puppet, RunningNode, until
 from support.torch_stand_in import STAND_IN
 
 from jupyter_gpushare.protocol.messages import Method, Notice
@@ -60,8 +60,8 @@ for _ in gpushare.steps(iter(int, 1)):
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[RunningNode]:
-    arguments = [token_file(tmp_path, "alice", "bob")]
-    with RunningNode(tmp_path, simulate="1x24GiB", config=CONFIG, arguments=arguments) as running:
+    people = ("alice", "bob")
+    with RunningNode(tmp_path, simulate="1x24GiB", config=CONFIG, people=people) as running:
         yield running
 
 

@@ -8,7 +8,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from support.node import GIB, RunningNode, token_file, until
+from support.node import GIB, RunningNode, until
 from support.nvml import NvmlWorld
 
 from jupyter_gpushare.protocol.messages import Method
@@ -31,12 +31,10 @@ def test_one_that_hangs_is_interrupted_for_who_waits_and_one_that_computes_is_no
     nvml_world: NvmlWorld, tmp_path: Path
 ) -> None:
     gpus = [nvml_world.add_gpu(), nvml_world.add_gpu()]
-    arguments = [token_file(tmp_path, "alice", "bob", "carol", "dave", "root")]
+    people = ("alice", "bob", "carol", "dave", "root")
     environ = nvml_world.environ()
     with (
-        RunningNode(
-            tmp_path, simulate="", config=CONFIG, arguments=arguments, environ=environ
-        ) as node,
+        RunningNode(tmp_path, simulate="", config=CONFIG, people=people, environ=environ) as node,
         node.client("root") as admin,
         ExitStack() as ends,
     ):

@@ -1,11 +1,17 @@
-"""A trouble that lasts is told once, now and then with how often, and when it is over."""
+"""A trouble that lasts is told once, now and then with how often, and when it is over.
+
+So is an observer that fails, which stops nobody.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from functools import partial
 
 import pytest
 
+from jupyter_gpushare.node.host.observers import Observers
 from jupyter_gpushare.node.host.troubles import FIRST_PAUSE, LONGEST_PAUSE, MOST_KINDS, Trouble
 
 
@@ -66,3 +72,43 @@ def test_another_reason_is_told_at_once_but_not_without_end(
     watch.now = FIRST_PAUSE
     trouble.came("sector 1001")
     assert len(caplog.messages) == MOST_KINDS + 2
+
+
+# -- observers -------------------------------------------------------------------------------------
+
+
+def test_each_observer_is_told_of_once_in_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    observers = Observers(lambda: 0.0, logging.getLogger("observers"))
+
+    def one(what: str) -> None:
+        raise ValueError(what)
+
+    def other() -> None:
+        raise KeyError("other")
+
+    for number in range(5):
+        assert not observers.call(one, f"one {number}")
+    assert not observers.call(other)
+    assert not observers.call(partial(one, "partly"))
+    assert [r.levelname for r in caplog.records] == ["ERROR", "ERROR"]
+    assert "ValueError: one 0" in caplog.text
+    assert "one 1" not in caplog.text
+
+
+def test_an_observer_that_is_well_is_just_called(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[int] = []
+    observers = Observers(lambda: 0.0, logging.getLogger("observers"))
+    assert observers.call(seen.append, 1)
+    assert seen == [1]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("end", [asyncio.CancelledError, KeyboardInterrupt, SystemExit])
+def test_the_end_of_the_program_is_nobodys_failure(end: type[BaseException]) -> None:
+    def stop() -> None:
+        raise end
+
+    with pytest.raises(end):
+        Observers(lambda: 0.0, logging.getLogger("observers")).call(stop)

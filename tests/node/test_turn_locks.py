@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from support.cuda import GIB, CudaWorld, children_of, end_helper, helper_pid
-from support.node import Puppet, RunningNode, token_file, until
+from support.node import Puppet, RunningNode, until
 
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.privateplace import checkpoint_socket
@@ -120,7 +120,7 @@ def scene(cuda_world: CudaWorld, tmp_path: Path) -> Make:
             tmp_path,
             simulate="",
             config=CONFIG,
-            arguments=[token_file(tmp_path, "alice", "bob", "root")],
+            people=("alice", "bob", "root"),
             environ=cuda_world.environ(),
         )
         with contextlib.ExitStack() as stack:
@@ -201,9 +201,9 @@ def test_a_lock_is_over_with_its_connection(tmp_path: Path) -> None:
     """As where it failed. In one wait a task is locked once."""
     config = CONFIG + "c.Policy.turn_lock = 10.0\nc.Policy.quantum = 100.0\n"
     config += "c.Policy.heartbeat_timeout = 300.0\n"
-    people = token_file(tmp_path, "alice", "bob", "root")
+    people = ("alice", "bob", "root")
     with (
-        RunningNode(tmp_path, simulate="1x24GiB", config=config, arguments=[people]) as node,
+        RunningNode(tmp_path, simulate="1x24GiB", config=config, people=people) as node,
         Puppet() as a,
         Puppet() as b,
         node.client("root") as root,

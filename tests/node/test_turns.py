@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support.node import GIB, RunningNode, token_file, until
+from support.node import GIB, RunningNode, until
 
 from jupyter_gpushare.client.words.render import status_text
 from jupyter_gpushare.protocol.messages import Method
@@ -93,8 +93,8 @@ def overlaps(one: Task, other: Task, since: float) -> list[Any]:
 
 @contextmanager
 def by_turns(place: Path, config: str = CONFIG, **environ: str) -> Iterator[RunningNode]:
-    people = token_file(place, "alice", "bob", "root")
-    node = RunningNode(place, simulate="1x24GiB", config=config, arguments=[people])
+    people = ("alice", "bob", "root")
+    node = RunningNode(place, simulate="1x24GiB", config=config, people=people)
     with contextlib.closing(node):
         node.start(**environ)
         yield node

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from hypothesis import example, given, strategies as st
-from support.node import NodeClient, RunningNode, token_file, until
+from support.node import NodeClient, RunningNode, until
 from support.policy_world import GIB, World, gpu, plain_config, task
 from support.sheets import status_document
 
@@ -169,15 +169,12 @@ def test_a_record_that_nobody_understands_keeps_nothing_from_starting(
 # -- a real node manager ---------------------------------------------------------------------
 
 
-@pytest.fixture
-def people(tmp_path: Path) -> list[str]:
-    """Arguments for a node manager that tells alice, bob and an admin apart by tokens."""
-    return [token_file(tmp_path, "alice", "bob", "root")]
+PEOPLE = ("alice", "bob", "root")
 
 
-def test_a_wait_is_told_and_is_not_forgotten_in_a_crash(tmp_path: Path, people: list[str]) -> None:
+def test_a_wait_is_told_and_is_not_forgotten_in_a_crash(tmp_path: Path) -> None:
     config = "c.Policy.max_tasks_per_gpu = 1\n"
-    with RunningNode(tmp_path, simulate="1x24GiB", config=config, arguments=people) as node:
+    with RunningNode(tmp_path, simulate="1x24GiB", config=config, people=PEOPLE) as node:
         with node.client("alice") as alice, node.client("bob") as bob:
             held = alice.request(name="first")
             waiting = bob.ask(name="second")
@@ -214,9 +211,9 @@ def test_a_wait_is_told_and_is_not_forgotten_in_a_crash(tmp_path: Path, people: 
         assert after["interactive"] == {"granted": 2, "waited": 1}
 
 
-def test_who_shares_a_gpu_with_oneself_is_told_with_what(tmp_path: Path, people: list[str]) -> None:
+def test_who_shares_a_gpu_with_oneself_is_told_with_what(tmp_path: Path) -> None:
     with (
-        RunningNode(tmp_path, simulate="2x24GiB", arguments=people) as node,
+        RunningNode(tmp_path, simulate="2x24GiB", people=PEOPLE) as node,
         node.client("alice") as alice,
         node.client("bob") as bob,
     ):

@@ -343,6 +343,7 @@ def test_a_row_says_which_groups_and_what_the_quota_has_besides() -> None:
     assert source_text({**more, "from_groups": ["a", "b"]}) == "groups a, b"
 
 
+OWNS = ("idle time-out", "limits lifted up to", "reserves")
 ANY = dict.fromkeys(EVENT_FILTERS, "")
 
 
@@ -408,32 +409,60 @@ def test_the_axis_ends_at_or_above_the_most(most: float) -> None:
 # -- forms -----------------------------------------------------------------------------------------
 
 
-def typed(**fields: str) -> dict[str, str]:
-    usual = {"gpus": "1", "memory": "8", "weight": "2"}
-    return {**usual, **fields}
+def quota_of(**more: Any) -> dict[str, Any]:
+    return {"gpus": 1, "memory": None, "weight": 1, **more}
 
 
-def test_a_form_becomes_a_wish() -> None:
-    form, wish = forms.read_quota(typed())
-    assert not form.mistakes
-    assert wish == {"gpus": 1, "memory": 8 * GIB, "weight": 2.0}
-    assert quota_text(wish) == "GPUs: 1, memory on each GPU: 8 GiB, weight: 2"
+WHOLE = {"gpus": 1, "memory": 8 * GIB, "weight": 2.0}
 
 
 @pytest.mark.parametrize(
-    ("fields", "memory"),
+    ("typed", "wish", "said"),
     [
-        ({"memory": ""}, None),
-        ({"memory": "0.5"}, GIB // 2),
-        ({"memory": "0,5"}, GIB // 2),
-        ({"memory": "16 GB"}, 16 * 10**9),
-        ({"memory": "512MiB"}, 512 * 2**20),
+        ({"gpus": "1"}, {"gpus": 1}, "GPUs: 1"),  # what the form lacks stays as it is
+        (
+            {"gpus": "1", "memory": "8", "weight": "2"},
+            *(WHOLE, "GPUs: 1, memory on each GPU: 8 GiB, weight: 2"),
+        ),
+        ({"memory": ""}, {"memory": None}, "memory on each GPU: the whole GPU"),
+        ({"memory": "0.5"}, {"memory": GIB // 2}, "memory on each GPU: 512 MiB"),
+        ({"memory": "0,5"}, {"memory": GIB // 2}, "memory on each GPU: 512 MiB"),
+        ({"memory": "16 GB"}, {"memory": 16 * 10**9}, "memory on each GPU: 14.9 GiB"),
+        ({"memory": "512MiB"}, {"memory": 512 * 2**20}, "memory on each GPU: 512 MiB"),
+        ({"gpu_hours": "2,5"}, {"gpu_hours": 2.5}, "GPU-hours: 2.5"),
+        ({"gpu_hours": "0"}, {"gpu_hours": 0.0}, "GPU-hours: 0"),
+        ({"gpu_hours": ""}, {"gpu_hours": None}, "GPU-hours: no budget"),
+        ({"gpu_hours": "20", "per": ""}, {"gpu_hours": 20.0, "per": None}, "GPU-hours: 20"),
+        (
+            {"gpu_hours": "20", "per": "month"},
+            *({"gpu_hours": 20.0, "per": "month"}, "GPU-hours: 20 this month"),
+        ),
+        (
+            {"gpu_hours": "20", "per": "term", "first": "2026-10-01"},
+            *({"gpu_hours": 20.0, "per": "2026-10-01"}, "GPU-hours: 20 since 2026-10-01"),
+        ),
+        (
+            {"idle_timeout": "7,5", "burst_memory": "60GiB", "reserve": "Estimate"},
+            {"idle_timeout": 450.0, "burst_memory": 60.0 * GIB, "reserve": "estimate"},
+            "idle time-out: 8 min, limits lifted up to: 60 GiB, reserves: estimate",
+        ),
+        (
+            {"idle_timeout": "", "burst_memory": "", "reserve": ""},
+            {"idle_timeout": None, "burst_memory": None, "reserve": None},
+            ", ".join(f"{what}: the node's own" for what in OWNS),
+        ),
     ],
 )
-def test_memory_with_its_unit(fields: dict[str, str], memory: int | None) -> None:
-    form, wish = forms.read_quota(typed(**fields))
+def test_what_is_typed_becomes_a_wish_and_is_shown_again(
+    typed: dict[str, str], wish: dict[str, Any], said: str
+) -> None:
+    form, told = forms.read_quota(typed)
     assert not form.mistakes
-    assert wish["memory"] == memory
+    assert told == wish
+    assert quota_text(told) == said
+    listed = {**wish, "own_burst_memory": wish.get("burst_memory")}
+    shown = {name: forms.filled(quota_of(**listed)).texts[name] for name in typed}
+    assert forms.read_quota(shown)[1] == wish, "saved again it is the same"
 
 
 @pytest.mark.parametrize(
@@ -446,10 +475,12 @@ def test_memory_with_its_unit(fields: dict[str, str], memory: int | None) -> Non
         *(("burst_memory", text) for text in ("much", "-0.5", "1.5", "60")),
         *(("turn_offset", text) for text in ("much", "-1GiB")),
         *(("gpu_hours", text) for text in ("many", "-1", "1e3", "99999999999")),
+        *(("reserve", "most"), ("per", "year"), ("first", "soon")),
     ],
 )
 def test_a_mistake_stands_beside_its_field_and_the_text_stays(field: str, text: str) -> None:
-    form, _wish = forms.read_quota(typed(**{field: text}))
+    usual = {"gpus": "1", "memory": "8", "weight": "2", "per": "term", "first": "2026-10-01"}
+    form, _wish = forms.read_quota({**usual, field: text})
     assert list(form.mistakes) == [field]
     assert form.texts[field] == text
 
@@ -463,14 +494,18 @@ def test_the_form_has_every_field_of_a_quota() -> None:
     st.one_of(st.none(), st.integers(2, 2**33).map((2**20).__mul__)),
 )
 def test_a_quota_survives_being_shown_and_saved(gpus: int, memory: int | None) -> None:
-    shown = forms.filled({"gpus": gpus, "memory": memory, "weight": 1.5})
-    fields = shown.texts
-    form, wish = forms.read_quota(fields)
+    quota = quota_of(gpus=gpus, memory=memory, weight=1.5, gpu_hours=1234567.5)
+    shown = forms.filled(quota)
+    form, wish = forms.read_quota(shown.texts)
     assert not form.mistakes
-    assert (wish["gpus"], wish["memory"], wish["weight"]) == (gpus, memory, 1.5)
-    assert forms.read_quota(fields, now=shown)[1] == {}, "saved without a change"
-    shown = forms.filled({"gpus": 1, "memory": parse_size("16GB"), "weight": 1})
-    assert shown.texts["memory"] == "16GB", "not in GiB"
+    assert quota.items() <= wish.items()
+    assert forms.read_quota(shown.texts, now=shown)[1] == {}, "saved without a change"
+
+
+def test_a_quota_is_shown_as_one_would_type_it() -> None:
+    assert forms.filled(quota_of(memory=parse_size("16GB"))).texts["memory"] == "16GB", "not in GiB"
+    assert forms.filled(quota_of(budget={"hours": 20.0})).texts["gpu_hours"] == "20"
+    assert forms.filled(quota_of(idle_timeout=450.0)).texts["idle_timeout"] == "7.5"
 
 
 # -- CSV -------------------------------------------------------------------------------------------
@@ -487,22 +522,6 @@ def test_names_come_out_of_a_csv_as_they_are_or_with_an_apostrophe(names: list[s
         assert cell in (name, f"'{name}")
         assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
         assert figure == "1.5"
-
-
-@pytest.mark.parametrize(("typed", "hours"), [("20", 20.0), ("2,5", 2.5), ("0", 0.0), ("", None)])
-def test_a_budget_is_set_or_lifted(typed: str, hours: float | None) -> None:
-    form, wish = forms.read_quota({"gpus": "1", "gpu_hours": typed})
-    assert not form.mistakes
-    assert wish["gpu_hours"] == hours
-    assert quota_text(wish) == f"GPUs: 1, GPU-hours: {f'{hours:g}' if typed else 'no budget'}"
-
-
-def test_a_form_without_the_field_leaves_the_budget_as_it_is() -> None:
-    _, wish = forms.read_quota({"gpus": "1"})
-    assert "gpu_hours" not in wish
-    assert wish == {"gpus": 1}, "nor anything else that it lacks"
-    _, wish = forms.read_quota({"gpus": "1", "memory": ""})
-    assert wish == {"gpus": 1, "memory": None}, "no memory is the whole GPU"
 
 
 @pytest.mark.parametrize(
@@ -522,51 +541,6 @@ def test_an_edit_of_a_quota_is_undone(was: list[str], now: list[str], undo: dict
     follow = [told["follow"]] if "follow" in told else []
     _form, wish = forms.read_quota(told, now=forms.filled(after), follow=follow)
     assert wish.get("follow", []) == follow
-
-
-def test_a_budget_that_is_there_is_shown() -> None:
-    quota = {"gpus": 1, "memory": None, "weight": 1, "budget": {"hours": 20.0}}
-    assert forms.filled(quota).texts["gpu_hours"] == "20"
-    default = {"gpus": 1, "memory": None, "weight": 1, "gpu_hours": 1234567.5}
-    assert forms.filled(default).texts["gpu_hours"] == "1234567.5"
-    assert forms.filled({**default, "gpu_hours": None}).texts["gpu_hours"] == ""
-
-
-@pytest.mark.parametrize(
-    ("fields", "wish", "said"),
-    [
-        ({"per": ""}, None, ""),
-        ({"per": "month"}, "month", " this month"),
-        ({"per": "term", "first": "2026-10-01"}, "2026-10-01", " since 2026-10-01"),
-    ],
-)
-def test_what_a_budget_is_for(fields: dict[str, str], wish: str | None, said: str) -> None:
-    form, told = forms.read_quota({"gpu_hours": "20", **fields})
-    assert told == {"gpu_hours": 20.0, "per": wish}
-    assert quota_text(told) == f"GPU-hours: 20{said}"
-    shown = forms.filled({"gpus": 1, "memory": None, "weight": 1, "gpu_hours": 20.0, "per": wish})
-    assert (shown.texts["per"], shown.texts["first"]) == (form.texts["per"], form.texts["first"])
-
-
-@pytest.mark.parametrize(
-    ("fields", "where"), [({"per": "year"}, "per"), ({"per": "term", "first": "soon"}, "first")]
-)
-def test_a_period_that_makes_no_sense(fields: dict[str, str], where: str) -> None:
-    assert forms.read_quota({"gpu_hours": "20", **fields})[0].mistakes.keys() == {where}
-
-
-def test_idle_time_lifted_limits_and_what_is_reserved() -> None:
-    fields = {"idle_timeout": "7,5", "burst_memory": "60GiB", "reserve": "Estimate"}
-    _form, wish = forms.read_quota(fields)
-    assert wish == {"idle_timeout": 450.0, "burst_memory": 60.0 * GIB, "reserve": "estimate"}
-    said = "idle time-out: 8 min, limits lifted up to: 60 GiB, reserves: estimate"
-    assert quota_text(wish) == said
-    own = {"idle_timeout": 450.0, "own_burst_memory": 60.0 * GIB, "reserve": "estimate"}
-    shown = forms.filled({"gpus": 1, "memory": None, "weight": 1, **own})
-    texts = tuple(shown.texts[name] for name in fields)
-    assert texts == ("7.5", "60GiB", "estimate")
-    assert forms.read_quota(dict.fromkeys(fields, ""))[1] == dict.fromkeys(fields)
-    assert forms.read_quota({"reserve": "most"})[0].mistakes.keys() == {"reserve"}
 
 
 def test_of_several_only_what_is_ticked_is_changed() -> None:

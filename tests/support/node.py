@@ -97,7 +97,8 @@ class RunningNode:
     """A node manager process; a context manager that starts it and ends it.
 
     ``directory`` keeps the ledger, the socket and the log over restarts.
-    ``config`` is the text of a configuration file (``c.Policy.… = …``).
+    ``config`` is the text of a configuration file (``c.Policy.… = …``). It knows ``people``, and
+    ``root`` as administrator, by their names as tokens; else by their OS user.
     """
 
     def __init__(
@@ -111,11 +112,14 @@ class RunningNode:
         shared: bool = False,
         ledger: Path | None = None,
         nameless: bool = True,
+        people: Sequence[str] = (),
     ) -> None:
         self.nameless = nameless
         self.directory = directory
         self.simulate = simulate
         self.arguments = list(arguments)
+        if people:
+            self.arguments.append(token_file(directory, *people))
         self.shared = shared
         self.ledger = ledger or directory / "ledger.sqlite"
         #: Descriptors that it inherits.

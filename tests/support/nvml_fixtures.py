@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.node import GIB, RunningNode, token_file
+from support.node import GIB, RunningNode
 from support.nvml import STATE_VARIABLE, NvmlWorld, build_stub
 
 __all__ = ["nvml_stub", "nvml_world"]
@@ -34,11 +34,6 @@ def node_on(
 ) -> Iterator[tuple[RunningNode, list[str]]]:
     """A node manager on so many GPUs of 24 GiB of this world, and their UUIDs."""
     uuids = [world.add_gpu(memory=24 * GIB, reserved=0) for _ in range(gpus)]
-    with RunningNode(
-        directory,
-        simulate="",
-        config=config,
-        environ=world.environ(),
-        arguments=[token_file(directory, *people)],
-    ) as node:
+    environ = world.environ()
+    with RunningNode(directory, simulate="", config=config, environ=environ, people=people) as node:
         yield node, uuids

@@ -1,4 +1,4 @@
-"""Quotas larger than the node: their owner is not locked out, and who sets one is told."""
+"""Quotas and the GPUs that there are: "all" follows these, and one beyond them locks nobody out."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import GIB, NodeClient, RunningNode, token_file
+from support.node import GIB, NodeClient, RunningNode, until
+from support.nvml import NvmlWorld
 
 from jupyter_gpushare.protocol.errors import RemoteError
 from jupyter_gpushare.protocol.messages import Method
 
 CONFIG = 'c.Quotas.default = {"gpus": 1, "memory": "500GiB"}\nc.Policy.max_tasks_per_gpu = 2\n'
+ALL = """
+c.NodeManagerApp.measure_interval = 0.2
+c.NodeManagerApp.discover_interval = 1.0
+c.Quotas.default = {"gpus": "all", "memory": 0.5}
+"""
 
 
 def warnings(root: NodeClient, name: str, **quota: Any) -> list[str]:
@@ -20,9 +26,9 @@ def warnings(root: NodeClient, name: str, **quota: Any) -> list[str]:
 
 
 def test_a_quota_beyond_the_node_is_said_and_holds_and_locks_nobody_out(tmp_path: Path) -> None:
-    arguments = [token_file(tmp_path, "ada", "bob", "root")]
+    people = ("ada", "bob", "root")
     with (
-        RunningNode(tmp_path, simulate="2x24GiB", config=CONFIG, arguments=arguments) as node,
+        RunningNode(tmp_path, simulate="2x24GiB", config=CONFIG, people=people) as node,
         node.client("root") as root,
         node.client("ada") as ada,
     ):
@@ -57,3 +63,28 @@ def test_a_quota_for_a_name_that_nobody_has_is_said(tmp_path: Path) -> None:
         assert said.startswith("The name nobody-of-that-name is not known:")
         assert warnings(root, "nobody-of-that-name", gpus=1) == [], "it was said"
         assert warnings(root, "daemon", gpus=1) == [], "the host knows such a user"
+
+
+def test_gpus_that_come_count_and_one_that_is_lost_still_does(
+    nvml_world: NvmlWorld, tmp_path: Path
+) -> None:
+    first = nvml_world.add_gpu(memory=24 * GIB)
+    environ = nvml_world.environ()
+    with (
+        RunningNode(tmp_path, simulate="", config=ALL, environ=environ) as node,
+        node.client() as client,
+    ):
+
+        def quota() -> tuple[int, int]:
+            found = client.call(Method.STATUS)["quota"]
+            return found["gpus"], round(found["memory"] / GIB)
+
+        assert quota() == (1, 12)
+        nvml_world.add_gpu(memory=16 * GIB)
+        until(lambda: quota() == (2, 8), "the new GPU counts, and half of it is less")
+        nvml_world.lose(first)
+        until(
+            lambda: any(one["health"] == "lost" for one in client.call(Method.STATUS)["gpus"]),
+            "it is lost",
+        )
+        assert quota() == (2, 8)
