@@ -27,7 +27,7 @@ from ..session.line import Line
 from ..session.preferences import Preferences
 from ..session.task import running_kernel
 from ..session.visible import cuda_started
-from ..words.callers import TABLE, Caller, When, is_wish, when
+from ..words.callers import PATIENCE, Caller, When, is_wish, when
 from ..words.display import on_cpu
 from ..words.grant import Grant
 from ..words.settings import Acquire, Ask
@@ -86,7 +86,7 @@ class Automatic:
             self._own.visible.hide(children_may_ask=not self._preferences.go_without)
             adapter.before(None)
         else:
-            patience = TABLE[self._caller()].patience
+            patience = PATIENCE[self._caller()]
             adapter.before(self._getting.ensure(f"import {module}", patience))
 
     def after_framework(self, module: str, loaded: ModuleType) -> None:
@@ -166,7 +166,7 @@ class Automatic:
             if self._asks_never():
                 self._tell_how(module, "simulated GPUs cannot have")
                 return None
-            return self._getting.ensure(f"first use of {module}", TABLE[self._caller()].patience)
+            return self._getting.ensure(f"first use of {module}", PATIENCE[self._caller()])
         except KeyboardInterrupt as interrupt:
             text = f"you stopped waiting for a GPU. {on_cpu()}"
             raise stopped_waiting(interrupt, text) from None

@@ -41,7 +41,16 @@ from ..session.visible import cuda_started
 from ..words import display
 from ..words.callers import Caller
 from ..words.grant import Grant
-from ..words.recalls import MEMORY, Give, Recall, limits_of, read_needs, read_number, read_recall
+from ..words.recalls import (
+    MEMORY,
+    Give,
+    Recall,
+    limits_of,
+    read_needs,
+    read_number,
+    read_recall,
+    told_seconds,
+)
 from ..words.settings import Ask, Naming, Settings
 from .automatic import Automatic
 from .cells import Cells
@@ -325,13 +334,8 @@ class Broker:
         grant = self.grant
         if grant is None:
             return None
-        result = self.call(Method.PIN, lease=grant.lease, seconds=seconds)
-        told = result if isinstance(result, dict) else {}
-        kept, turn = told.get("seconds"), told.get("turn_seconds")
-        return (
-            float(kept) if isinstance(kept, int | float) else 0.0,
-            float(turn) if isinstance(turn, int | float) else 0.0,
-        )
+        told = self.call(Method.PIN, lease=grant.lease, seconds=seconds)
+        return told_seconds(told), told_seconds(told, "turn_seconds")
 
     def _lost(self, lease: str, message: str, released: bool) -> None:
         """Called on the session's thread. What is said may be read in a later cell only."""

@@ -37,6 +37,7 @@ from ...protocol.messages import (
 )
 from ..errors import GpuShareError, NodeUnavailable, error_for
 from ..words.recalls import Give
+from ..words.told import number
 from .interrupts import deaf_to_interrupts
 
 _log = logging.getLogger("jupyter_gpushare")
@@ -67,6 +68,11 @@ class _Waiting:
         self.result: Any = None
         self.error: RemoteError | None = None
         self.failure: str | None = None
+
+    def fail(self, why: str) -> None:
+        """Nobody will answer it."""
+        self.failure = why
+        self.done.set()
 
 
 class Greeting:
@@ -168,6 +174,8 @@ def _away(path: str, seconds: float) -> str:
 OnLost = Callable[[str, str, bool], None]
 #: The reason of such an end in the notice.
 _RELEASED: Final = "released"
+#: Signs of life of a lease: whoever has none any more is told so where it gives one.
+_ALIVE: Final = (Method.HEARTBEAT, Method.ACTIVITY, Method.ATTACH)
 
 
 class Session:
@@ -307,12 +315,13 @@ class Session:
 
         Until then, and if the call fails, that is ``None``.
         """
-        waiting = self._send(method, False, params)
+        waiting = _Waiting(method, params, again=False)
+        self._submit(waiting)
         return lambda: waiting.result
 
     def tell_surely(self, method: Method, **params: Any) -> None:
         """Call without waiting for an answer; sent again if the link breaks meanwhile."""
-        self._send(method, True, params)
+        self._submit(_Waiting(method, params, again=True))
 
     def gave(self, give: Give, lease: str, **what: Any) -> None:
         """Tell, as surely, what was given of what the node manager can ask for."""
@@ -342,7 +351,7 @@ class Session:
                 self.let_go(news.lease)
             # It is sent after a reconnect, too: else a place in the queue that we gave up would
             # be served.
-            self._send(Method.RELEASE, True, {"request_id": request_id})
+            self.tell_surely(Method.RELEASE, request_id=request_id)
 
         told = (on_queued, on_waiting, wait_timeout, on_away)
         return self._in_queue(request_id, news, waiting, left, *told)
@@ -357,15 +366,14 @@ class Session:
     ) -> dict[str, Any]:
         """Ask, and wait for the grant; ``left()`` says that it is not waited for any more."""
         try:
-            with self._lock:
-                self._news[key] = news
+            self._news[key] = news
             self._begin(waiting)
             result = self._await_grant(waiting, news, *told)
-            self._no_news(key)
+            self._news.pop(key, None)
             return result
         except BaseException:
             with deaf_to_interrupts():
-                self._no_news(key)
+                self._news.pop(key, None)
                 self._abandon(waiting)
                 left()
             raise
@@ -380,10 +388,12 @@ class Session:
         on_away: Callable[[float], None],
     ) -> dict[str, Any]:
         started = asked_at = time.monotonic()
+        shown: Mapping[str, Any] | None = None
         while not waiting.done.wait(0.05 if time.monotonic() - started < 0.5 else 0.25):
-            notice = news.take()
-            if notice is not None:
-                on_queued(notice)
+            newest = news.told
+            if newest is not None and newest is not shown:
+                shown = newest
+                on_queued(newest)
             now = time.monotonic()
             down = self._down_since
             if down and now - down >= self._outage:
@@ -393,13 +403,13 @@ class Session:
                 asked_at = now  # it has not heard us yet
             else:
                 on_waiting()
-            if (news.queued or down) and wait_timeout and now - started >= wait_timeout:
+            if (news.told is not None or down) and wait_timeout and now - started >= wait_timeout:
                 raise NodeUnavailable(
                     f"No GPU became free within {wait_timeout:g} s (wait_timeout). "
                     "Try again later, ask for less, or wait longer.",
                     Reason.TIMED_OUT,
                 )
-            if not news.queued and now - asked_at >= self._timeout:
+            if news.told is None and now - asked_at >= self._timeout:
                 raise NodeUnavailable(_unreachable(self.path, TimeoutError("no answer")))
         result = self._outcome(waiting)
         if not isinstance(result, dict) or not isinstance(result.get("lease"), str):
@@ -431,10 +441,6 @@ class Session:
 
         told = (on_queued, on_waiting, wait_timeout, on_away)
         return self._in_queue(lease, _QueueNews(), waiting, left, *told)
-
-    def _no_news(self, key: str) -> None:
-        with self._lock:
-            self._news.pop(key, None)
 
     def hold(self, lease: str, secret: str) -> None:
         """Send signs of life for ``lease`` and attach to it again after a reconnect."""
@@ -493,29 +499,22 @@ class Session:
         self.link = Link.CLOSED
         self._lock = threading.Lock()  # the parent's threads may hold both
         self._opening = threading.Lock()
-        for number in (self._wake_in, self._wake_out):
+        for end in (self._wake_in, self._wake_out):
             with contextlib.suppress(OSError):
-                os.close(number)
+                os.close(end)
         if self._greeting is not None:
             self._greeting.socket.close()
         self._thread = None
 
     # -- shared ---------------------------------------------------------------------
 
-    def _send(self, method: Method, again: bool, params: Mapping[str, Any]) -> _Waiting:
-        waiting = _Waiting(method, params, again)
-        self._submit(waiting)
-        return waiting
-
     def _submit(self, waiting: _Waiting) -> None:
         """Send a call at once if no call is in front of it; else the thread sends it."""
         with deaf_to_interrupts(), self._lock:
             if self.link is Link.CLOSED:
-                waiting.failure = "this process has hung up"
-                waiting.done.set()
+                waiting.fail("this process has hung up")
             elif self.link is Link.DOWN and not waiting.again:
-                waiting.failure = "it cannot be reached at present"
-                waiting.done.set()
+                waiting.fail("it cannot be reached at present")
             elif self.link is Link.DOWN or self._unsent or self._out:
                 self._unsent.append(waiting)
             else:
@@ -589,15 +588,14 @@ class Session:
             if self._greeting is not None:
                 self._greeting.socket.close()
             self.link = Link.CLOSED
-            for number in (self._wake_in, self._wake_out):
-                if number >= 0:
-                    os.close(number)
+            for end in (self._wake_in, self._wake_out):
+                if end >= 0:
+                    os.close(end)
             self._wake_in = self._wake_out = -1
             left = [*self._calls.values(), *self._unsent]
             self._calls, self._unsent = {}, []
         for waiting in left:
-            waiting.failure = "this process has hung up"
-            waiting.done.set()
+            waiting.fail("this process has hung up")
 
     def _take(self, greeting: Greeting) -> None:
         with self._lock:
@@ -620,8 +618,7 @@ class Session:
             self._told_activity = {}
         for waiting in open_calls:
             if not waiting.again:
-                waiting.failure = "the connection was lost"
-                waiting.done.set()
+                waiting.fail("the connection was lost")
 
     def _come_back(self) -> None:
         with self._lock:
@@ -635,17 +632,15 @@ class Session:
         deadline = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake_out, selectors.EVENT_READ)
-            while True:
+            while self.link is not Link.CLOSED:
                 if self._unsent:
                     deadline = min(deadline, time.monotonic() + _EAGER_PAUSE)
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    break
+                    return False
                 if selector.select(left):
                     self._drain()
-                if self.link is Link.CLOSED:
-                    return True
-        return self.link is Link.CLOSED
+        return True
 
     def _drain(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -656,7 +651,7 @@ class Session:
         """Talk until hung up (returns) or the link breaks (raises)."""
         assert self._greeting is not None
         wire = self._greeting.socket
-        interval = _interval(self.hello)
+        interval = number(self.hello.get("heartbeat_interval"), 0.01, 3600) or 5.0
         next_beat = time.monotonic() + interval
         for early in self._greeting.early:
             self._incoming(early)
@@ -731,8 +726,7 @@ class Session:
         try:
             call_id, line = self._greeting.protocol.call(waiting.method, **waiting.params)
         except ProtocolError as error:
-            waiting.failure = str(error)
-            waiting.done.set()
+            waiting.fail(str(error))
             return
         waiting.sent_at = time.monotonic()
         self._calls[call_id] = waiting
@@ -768,7 +762,8 @@ class Session:
             return
         if isinstance(message, ErrorAnswer):
             waiting.error = message.error
-            self._check_lost(waiting, message.error)
+            if waiting.method in _ALIVE and message.error.reason is Reason.UNKNOWN_LEASE:
+                self._ended(str(waiting.params.get("lease")), message.error.message, False)
         else:
             waiting.result = message.result
             asked = waiting.method in (Method.REQUEST, Method.RESUME)
@@ -788,16 +783,10 @@ class Session:
             with self._lock:
                 self._vouchers[lease] = voucher
 
-    def _check_lost(self, waiting: _Waiting, error: RemoteError) -> None:
-        """A sign of life for a lease that has ended."""
-        lease = waiting.params.get("lease")
-        ours = (Method.HEARTBEAT, Method.ACTIVITY, Method.ATTACH)
-        if waiting.method in ours and error.reason is Reason.UNKNOWN_LEASE:
-            with self._lock:
-                known = lease in self._secrets
-            if known and isinstance(lease, str):
-                self.let_go(lease)
-                self._on_lost(lease, error.message, False)
+    def _ended(self, lease: str, message: str, released: bool) -> None:
+        if self.holds(lease):
+            self.let_go(lease)
+            self._on_lost(lease, message, released)
 
     def _notified(self, message: Notification) -> None:
         params = message.params
@@ -810,42 +799,18 @@ class Session:
                     self._secrets.setdefault(lease, secret)
                     news.lease = lease
             if news is not None:
-                news.put(params)
+                news.told = params
         elif message.notice is Notice.GRANTED:
             self._keep_voucher(params)
         elif message.notice is Notice.REVOKED:
-            lease = str(params.get("lease"))
-            with self._lock:
-                known = lease in self._secrets
-            if known:
-                self.let_go(lease)
-                released = params.get("reason") == _RELEASED
-                self._on_lost(lease, str(params.get("message", "")), released)
+            released = params.get("reason") == _RELEASED
+            self._ended(str(params.get("lease")), str(params.get("message", "")), released)
         self._on_notice(message)
 
 
 class _QueueNews:
-    """The newest ``queued`` notification of one request."""
+    """The newest ``queued`` notification of one request, and the lease that it names."""
 
     def __init__(self) -> None:
-        self._newest: Mapping[str, Any] | None = None
-        self._lock = threading.Lock()
-        self.queued = False
+        self.told: Mapping[str, Any] | None = None
         self.lease: str | None = None
-
-    def put(self, notice: Mapping[str, Any]) -> None:
-        with self._lock:
-            self._newest, self.queued = notice, True
-
-    def take(self) -> Mapping[str, Any] | None:
-        with self._lock:
-            newest, self._newest = self._newest, None
-            return newest
-
-
-def _interval(hello: Mapping[str, Any]) -> float:
-    """Seconds between signs of life; a node manager that says nonsense gets the default."""
-    value = hello.get("heartbeat_interval")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.01 <= value <= 3600:
-        return 5.0
-    return float(value)

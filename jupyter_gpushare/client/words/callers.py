@@ -38,29 +38,24 @@ class When(Enum):
     NEVER = "never"
 
 
-class Row(NamedTuple):
-    """A caller's rule. It waits ``patience`` seconds in the queue; ``None``: without a bound."""
-
-    when: When
-    patience: float | None
-
-
-TABLE: Final = {
-    Caller.CELL: Row(When.IMPORT, None),
-    Caller.PROGRAM: Row(When.IMPORT, None),
+PATIENCE: Final = {
+    Caller.CELL: None,
+    Caller.PROGRAM: None,
     # The kernel, or the server, answers nobody meanwhile.
-    Caller.COMPLETION: Row(When.FIRST_USE, 0.0),
-    Caller.EVENT_LOOP: Row(When.FIRST_USE, 0.0),
-    Caller.FRONT_END: Row(When.FIRST_USE, BOUND),
-    Caller.SERVER: Row(When.FIRST_USE, BOUND),
-    Caller.LOOKER: Row(When.FIRST_USE, BOUND),
+    Caller.COMPLETION: 0.0,
+    Caller.EVENT_LOOP: 0.0,
+    Caller.FRONT_END: BOUND,
+    Caller.SERVER: BOUND,
+    Caller.LOOKER: BOUND,
 }
-"""The whole rule; docs/allocation.md has it in words."""
+"""Seconds for which a caller waits in the queue at the first use; ``None``: its import is a wish,
+and waits without a bound. That is the whole rule; docs/allocation.md has it in words.
+"""
 
 
 def is_wish(caller: Caller) -> bool:
     """Whether the import itself is a wish for a GPU."""
-    return TABLE[caller].when is When.IMPORT
+    return PATIENCE[caller] is None
 
 
 def when(caller: Caller, acquire: Acquire, *, shows_use: bool, is_simulated: bool = False) -> When:

@@ -23,10 +23,7 @@ class Origin(NamedTuple):
 
 def class_of(origin: Origin) -> str:
     """``interactive`` where a person waits, as far as can be told, else ``batch``."""
-    if origin.runner:
+    if origin.runner or (origin.nohup and not origin.kernel):
         return "batch"
-    if origin.kernel:
-        return "interactive"
-    if origin.nohup:
-        return "batch"
-    return "interactive" if origin.foreground or origin.of_kernel else "batch"
+    waits = origin.kernel or origin.foreground or origin.of_kernel
+    return "interactive" if waits else "batch"

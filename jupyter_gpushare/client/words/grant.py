@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from ...protocol.errors import Reason
 from ...protocol.sizes import format_size
 from ..errors import NodeUnavailable
+from .told import whole
 
 _CONTEXT_ROOM = 768 * 2**20  # bytes: what a CUDA context takes outside any framework's allocator
 
@@ -113,14 +114,11 @@ def read_grant(result: Mapping[str, Any]) -> Grant:
         lease = result["lease"]
         if not gpus or not isinstance(lease, str) or not lease or "\0" in lease:
             raise ValueError("no lease, or no GPUs")
-        follows = result.get("follows") is True
-        share = result.get("share")
-        known = isinstance(share, int) and not isinstance(share, bool) and 0 < share <= 100
-        of_quota = result.get("of_quota") is True
+        of_quota, follows = (result.get(name) is True for name in ("of_quota", "follows"))
         most = result.get("memory_most")
-        if isinstance(most, bool) or not isinstance(most, int | None):
+        if most is not None and whole(most) is None:
             raise ValueError(f"a range up to {most!r}")
-        return Grant(lease, gpus, of_quota, follows, share if known else None, most)
+        return Grant(lease, gpus, of_quota, follows, whole(result.get("share"), 1, 100), most)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise NodeUnavailable(
             f"The node manager's grant cannot be read ({error!r}); are both of the same release?",
@@ -141,7 +139,7 @@ def _gpu(data: Mapping[str, Any]) -> GrantedGpu:
         raise ValueError(f"a GPU named {uuid!r}")
     capacity = data.get("capacity", memory)
     for size in (memory, capacity):
-        if isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 2**63:
+        if whole(size, 1) is None:
             raise ValueError(f"a GPU with {size!r} bytes")
     others = tuple(str(name) for name in data.get("shared_with") or ())
     instance = data.get("instance")

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ...protocol.tables import table
-from ...protocol.times import format_duration, format_range
+from ...protocol.times import LONGEST, format_duration, format_range
 from .render import count, html_table, note_html, page_html, plain, size
+from .told import number
 
 Document = Mapping[str, Any]
 
@@ -122,14 +123,13 @@ def start_words(kind: Document) -> str:
     words, wait = _STARTS.get(str(kind.get("starts")), ""), kind.get("wait")
     if kind.get("starts") != "waits" or not isinstance(wait, Mapping):
         return words
-    low, high = wait.get("low"), wait.get("high")
-    if not isinstance(low, int | float) or not isinstance(high, int | float):
-        return words
-    return f"{words} about {format_range(low, high)}"
+    low, high = (number(wait.get(end), 0, LONGEST) for end in ("low", "high"))
+    return words if low is None or high is None else f"{words} about {format_range(low, high)}"
 
 
 def time_words(seconds: object) -> str:
     """``0.8 s``, ``12 min``."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 1e15:
+    known = number(seconds, 0, 1e15)
+    if known is None:
         return "?"
-    return f"{seconds:.2g} s" if seconds < 10 else format_duration(seconds)
+    return f"{known:.2g} s" if known < 10 else format_duration(known)

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from ...protocol.said import clock
 from ...protocol.times import LONGEST, format_duration, parse_duration
+from .told import number, whole
 
 #: A new estimate is said again if it is later by this much: seconds, and the share of what is left.
 _LATER: Final = 60.0
@@ -63,7 +64,7 @@ class News:
     def text(self, told: Mapping[str, Any], now: float) -> str:
         """The sentences about a notice; empty: it says nothing new. ``now`` in Unix seconds."""
         state, before = str(told.get("state")), self._state
-        left, expected = _seconds(told.get("left")), _seconds(told.get("expected"))
+        left, expected = (number(told.get(one), -LONGEST, LONGEST) for one in ("left", "expected"))
         at = None if expected is None else now + expected
         if state not in _SAYS or not told.get("named"):
             return ""
@@ -93,9 +94,10 @@ _SAYS: Final = {
 }
 
 
-def share_words(share: object) -> str:
+def share_words(told: object) -> str:
     """What it has for it, in hundredths; 0: nothing; empty where that is not told."""
-    if isinstance(share, bool) or not isinstance(share, int) or not 0 <= share <= 100:
+    share = whole(told, 0, 100)
+    if share is None:
         return ""
     if not share:
         return (
@@ -110,9 +112,3 @@ def too_late(deadline: float, waited: float) -> str:
         f"It was to be ready in {format_duration(deadline)}, and waited {format_duration(waited)} "
         "for its GPU. It was not started."
     )
-
-
-def _seconds(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if abs(value) < LONGEST else None

@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from ...protocol.messages import GIVES, Notice, Notification
+from .told import number, whole
 
 
 class Give(IntEnum):
@@ -73,17 +74,14 @@ def read_recall(told: Notification) -> Recall | None:
         return None
     give, gate = Give(GIVES.index(word)), params.get("gate") is True
     said, why = str(params.get("message", "")), str(params.get("why", ""))
-    needs = read_needs(params)
-    recall = Recall(str(params.get("lease")), give, gate, needs, said, read_number(params), why)
-    seconds = params.get("seconds")
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 1e6:
-        return recall
-    return recall._replace(seconds=float(seconds))
+    needs, turn = read_needs(params), read_number(params)
+    seconds = number(params.get("seconds"), 0.0, 1e6) or 60.0
+    return Recall(str(params.get("lease")), give, gate, needs, said, turn, why, seconds)
 
 
 def read_number(params: Mapping[str, Any]) -> int:
     """The number of a task's turn; 0: of none."""
-    return _size(params.get("number")) or 0
+    return whole(params.get("number")) or 0
 
 
 def read_needs(params: Mapping[str, Any]) -> tuple[Need, ...]:
@@ -91,8 +89,8 @@ def read_needs(params: Mapping[str, Any]) -> tuple[Need, ...]:
     found, gpus = [], params.get("gpus")
     for gpu in gpus if isinstance(gpus, list) else ():
         if isinstance(gpu, dict) and isinstance(gpu.get("uuid"), str):
-            stay = _size(gpu.get("may_stay", gpu.get("memory")))
-            found.append(Need(gpu["uuid"], stay or 0, _size(gpu.get("used"))))
+            stay = whole(gpu.get("may_stay", gpu.get("memory")))
+            found.append(Need(gpu["uuid"], stay or 0, whole(gpu.get("used"))))
     return tuple(found)
 
 
@@ -101,13 +99,7 @@ def limits_of(needs: tuple[Need, ...]) -> dict[str, int]:
     return {need.gpu: need.may_stay for need in needs if 0 < need.may_stay < 2**63}
 
 
-def _size(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def told_seconds(answer: object) -> float:
+def told_seconds(answer: object, name: str = "seconds") -> float:
     """The seconds that an answer of the node manager names; 0: it names none."""
-    told = answer.get("seconds") if isinstance(answer, Mapping) else None
-    if isinstance(told, bool) or not isinstance(told, int | float) or not 0 < told < 1e9:
-        return 0.0
-    return float(told)
+    told = answer.get(name) if isinstance(answer, Mapping) else None
+    return number(told, 0.0, 1e9) or 0.0

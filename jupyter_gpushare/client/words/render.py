@@ -20,6 +20,7 @@ from ...protocol.holding import gpu_number
 from ...protocol.sizes import format_memory, format_size
 from ...protocol.tables import table
 from ...protocol.times import format_duration
+from .told import number, whole
 
 if TYPE_CHECKING:
     from .grant import Grant, GrantedGpu
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 Document = Mapping[str, Any]
 
 _SHORT: Final = 12  # characters of a lease's name that people see and may type
-_TOO_MUCH: Final = 2**63  # no figure is that large, even if a node manager sends it
 _BAR: Final = 20  # characters of a memory bar in a terminal
 
 _MUTED: Final = "var(--jp-ui-font-color2, #666)"
@@ -74,9 +74,8 @@ def plain(text: object, most: int = 500) -> str:
 
 def size(memory: object) -> str:
     """Bytes in words; ``?`` when they are not known."""
-    if isinstance(memory, bool) or not isinstance(memory, int) or abs(memory) >= _TOO_MUCH:
-        return "?"
-    return format_size(memory)
+    known = whole(memory)
+    return "?" if known is None else format_size(known)
 
 
 def grant_words(grant: Grant) -> str:
@@ -108,13 +107,11 @@ def ask_words(ask: Ask) -> str:
 
 def _number(value: object) -> int:
     """A figure to draw or compare; anything else counts as 0."""
-    return value if isinstance(value, int) and 0 <= value < _TOO_MUCH else 0
+    return whole(value, 0) or 0
 
 
 def _hours(seconds: object) -> float:
-    if not isinstance(seconds, int | float) or not 0 <= seconds < 1e15:
-        return 0.0
-    return seconds / 3600
+    return (number(seconds, 0, 1e15) or 0.0) / 3600
 
 
 # -- waiting -----------------------------------------------------------------------------------
@@ -175,8 +172,7 @@ def why(waiting: Document) -> list[str]:
 
 def _time(notice: Document) -> float:
     """The node's time when it said something, Unix seconds."""
-    told = notice.get("time")
-    return float(told) if isinstance(told, int | float) else 0.0
+    return number(notice.get("time"), 0, 1e15) or 0.0
 
 
 def away_line(left: float, seconds: float) -> str:
