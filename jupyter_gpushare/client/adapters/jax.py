@@ -45,9 +45,8 @@ class JaxAdapter(ImportTimeAdapter):
         started = _started_platforms()
         return None if started is None else not started.isdisjoint(_GPUS)
 
-    def synchronize(self, module: ModuleType) -> None:
+    def synchronize(self, jax: Any) -> None:
         """Wait for all arrays that are being computed, and for what has effects only."""
-        jax: Any = module
         jax.block_until_ready(jax.live_arrays())
         jax.effects_barrier()
 

@@ -63,9 +63,8 @@ class TensorFlowAdapter(ImportTimeAdapter):
             return False
         return bool(context.num_gpus())
 
-    def synchronize(self, module: ModuleType) -> None:
+    def synchronize(self, tensorflow: Any) -> None:
         """Wait for all devices; also for those of Keras."""
-        tensorflow: Any = module
         tensorflow.test.experimental.sync_devices()
 
     def _limit(self, tensorflow: Any) -> None:

@@ -65,7 +65,7 @@ class TorchAdapter:
     def before(self, grant: Grant | None) -> None:
         """Nothing to prepare: torch reads no limit from the environment."""
 
-    def after(self, module: ModuleType, grant: Grant | None) -> None:
+    def after(self, module: Any, grant: Grant | None) -> None:
         """Limit the memory now if CUDA runs, else when it starts; again when the limit changes."""
         self._grant = grant
         if self._is_requeued:
@@ -77,17 +77,15 @@ class TorchAdapter:
             if self._first_use is not None:
                 self._first_use.refused = False
             self._watch_steps(module)
-        cuda: Any = module.cuda
-        if cuda.is_initialized():
+        if module.cuda.is_initialized():
             self._limit(module)
         elif not self._queued:
             self._queued = True
-            cuda._lazy_call(lambda: self._limit(module))
+            module.cuda._lazy_call(lambda: self._limit(module))
 
-    def cuda_started(self, module: ModuleType) -> bool | None:
+    def cuda_started(self, module: Any) -> bool | None:
         """Torch knows."""
-        cuda: Any = module.cuda
-        return bool(cuda.is_initialized())
+        return bool(module.cuda.is_initialized())
 
     def empty_cache(self, module: ModuleType) -> None:
         """Give back unused memory. Waits for running kernels; safe from another thread."""

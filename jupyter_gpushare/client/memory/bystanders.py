@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from ..adapters.parkers.walk import live_objects
 
-_OURS: Final = Path(__file__).absolute().parents[2]
+_OURS: Final = os.path.join(Path(__file__).absolute().parents[2], "")
 #: Callbacks that a kernel's event loop runs by itself.
 _MACHINERY: Final = frozenset(
     {"ipykernel", "IPython", "tornado", "zmq", "comm", "jupyter_client", "debugpy", "anyio"}
@@ -90,9 +90,7 @@ def _tasks(places: _Places) -> Iterator[str]:
             continue
         in_main = getattr(task.get_loop(), "_thread_id", None) == main
         codes = list(_awaited(task.get_coro()))
-        if not codes:
-            continue
-        foreign = in_main and not places.is_machinery(codes[0])
+        foreign = in_main and codes and not places.is_machinery(codes[0])
         if foreign or any(map(places.is_users, codes)):
             yield codes[0].co_name
 
@@ -139,14 +137,10 @@ class _Places:
         library = [paths["stdlib"], paths["platstdlib"]]
         self._packages = tuple(os.path.join(one, "") for one in dict.fromkeys(packages))
         self._library = tuple(os.path.join(one, "") for one in dict.fromkeys(library))
-        self._ours = os.path.join(_OURS, "")
 
     def is_users(self, code: CodeType | None) -> bool:
-        if code is None:
-            return False
-        file = code.co_filename
-        known = (*self._packages, *self._library, self._ours, "<frozen ")
-        return not file.startswith(known)
+        known = (*self._packages, *self._library, _OURS, "<frozen ")
+        return code is not None and not code.co_filename.startswith(known)
 
     def is_machinery(self, code: CodeType) -> bool:
         """Whether a kernel's event loop runs it by itself."""
@@ -154,7 +148,7 @@ class _Places:
         package = self._package(file)
         if package is not None:
             return package.removesuffix(".py") in _MACHINERY
-        return file.startswith((*self._library, self._ours, "<frozen "))
+        return file.startswith((*self._library, _OURS, "<frozen "))
 
     def computes(self, code: CodeType) -> bool:
         """Whether it belongs to a model, so that a library computes in a thread of its own."""

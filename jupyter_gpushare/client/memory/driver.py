@@ -28,7 +28,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Final
 
@@ -182,7 +182,7 @@ class DriverCheckpoint:
             except _Lost as error:
                 if self.unlock().result is Result.DONE:
                     return Outcome(Result.INTACT, Cause.NO_HELPER, str(error))
-                _tracers.stays_open()  # who unlocks goes on trying
+                _tracers.is_open = True  # who unlocks goes on trying
                 return Outcome(Result.STUCK, Cause.NO_HELPER, str(error))
         return answer if isinstance(answer, Outcome) else _UNREADABLE
 
@@ -254,7 +254,7 @@ class DriverCheckpoint:
                 answer = decode_answer(_line(connection, end, helper))
                 is_done = isinstance(answer, Outcome) and answer.result is Result.DONE
                 if request.action is not Action.STATE and is_done:
-                    _tracers.closes()
+                    _tracers.is_open = False
                 return answer
             except TimeoutError:
                 raise _Lost("The checkpoint helper does not answer.") from None
@@ -263,17 +263,13 @@ class DriverCheckpoint:
             except ProtocolError as error:
                 raise _Lost(f"The checkpoint helper's answer cannot be read: {error}") from error
 
-    @contextmanager
-    def _traceable_by(self, helper: int) -> Iterator[None]:
+    def _traceable_by(self, helper: int) -> AbstractContextManager[None]:
         """Allow the helper and its worker to trace this process meanwhile, where Yama forbids it.
 
         Ubuntu's default lets only ancestors trace a process, and the helper is not one.
         """
-        if self._pid is not None or not _only_ancestors_trace():
-            yield
-            return
-        with _tracers.let_in(helper):
-            yield
+        is_needed = self._pid is None and _only_ancestors_trace()
+        return _tracers.let_in(helper) if is_needed else nullcontext()
 
     def _connected(self) -> tuple[socket.socket, int]:
         """A connection to the helper and its pid; the helper is started if none listens."""
@@ -365,22 +361,15 @@ class _Tracers:
         self._lock = threading.Lock()
         self._owner = os.getpid()
         self._in: list[int] = []
-        self._is_open = False
-
-    def stays_open(self) -> None:
-        """To anybody, until an operation has set this process free."""
-        self._is_open = True
-
-    def closes(self) -> None:
-        """It is free."""
-        self._is_open = False
+        #: To anybody, until an operation has set this process free.
+        self.is_open = False
 
     @contextmanager
     def let_in(self, pid: int) -> Iterator[None]:
         """Let it in meanwhile."""
         if self._owner != os.getpid():  # a forked child lets nobody in
             self._owner, self._lock, self._in = os.getpid(), threading.Lock(), []
-            self._is_open = False
+            self.is_open = False
         with self._lock:
             self._in.append(pid)
             self._tell()
@@ -393,7 +382,7 @@ class _Tracers:
 
     def _tell(self) -> None:
         ones = set(self._in)
-        _set_tracer(_ANY if len(ones) > 1 or self._is_open else ones.pop() if ones else 0)
+        _set_tracer(_ANY if len(ones) > 1 or self.is_open else ones.pop() if ones else 0)
 
 
 _tracers: Final = _Tracers()

@@ -69,8 +69,7 @@ class Frameworks:
 
     def adapter(self, module: str) -> registry.Adapter | None:
         """The adapter of a known framework."""
-        known = self._known.get(module)
-        return None if known is None else known[0]
+        return self._known.get(module, (None, None))[0]
 
     def inherit(self, parent: Frameworks) -> None:
         """After a fork: what the parent had imported is imported here."""
@@ -140,11 +139,9 @@ class Frameworks:
         It frees nothing else, because a cell may run meanwhile.
         """
         for module, adapter, loaded in self.loaded():
-            empty = getattr(adapter, "empty_cache", None)
-            if empty is None:
-                continue
             try:
-                empty(loaded)
+                if hasattr(adapter, "empty_cache"):
+                    adapter.empty_cache(loaded)
             except Exception as error:  # noqa: BLE001 - not worth the user's program
                 self._say(f"The adapter for {module} could not empty its caches: {error!r}")
 

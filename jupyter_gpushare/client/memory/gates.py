@@ -80,10 +80,8 @@ class Gates:
 
     def trim(self) -> None:
         """Empty more, while no code runs."""
-        if self._framework is not None:
-            parker = parker_of(*self._framework)
-            if parker is not None:
-                parker.trim()
+        if self._framework and (parker := parker_of(*self._framework)) is not None:
+            parker.trim()
 
     def look(self) -> MemoryUse | None:
         """Measure what stays; ``None``: nobody can tell, or it is not for this process to tell."""
@@ -171,11 +169,11 @@ class Gates:
 
     def _uses_gpus(self) -> bool:
         """Whether a framework has something on a GPU here, or one of them does not say."""
-        for _module, adapter, loaded in self._frameworks.loaded():
-            meter = meter_of(adapter)
-            if adapter.cuda_started(loaded) is not False or (meter and meter.uses_gpu()):
-                return True
-        return False
+        return any(
+            adapter.cuda_started(loaded) is not False
+            or ((meter := meter_of(adapter)) is not None and meter.uses_gpu())
+            for _module, adapter, loaded in self._frameworks.loaded()
+        )
 
     def _step_ends(self, gate: Callable[[], None]) -> None:
         self._progress.ended(Source.STEP)

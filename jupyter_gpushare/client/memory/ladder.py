@@ -151,11 +151,8 @@ class Ladder:
         return given._replace(seconds=time.monotonic() - began)
 
     def _after_trimming(self, needs: Sequence[Need]) -> Sequence[Need]:
-        freed = 0
-        for framework in self._frameworks():
-            if framework.parker is not None:
-                freed += framework.parker.trim()
-        return _less(needs, freed)
+        parkers = [framework.parker for framework in self._frameworks()]
+        return _less(needs, sum(parker.trim() for parker in parkers if parker is not None))
 
     def _move_tensors(
         self, needs: Sequence[Need], plan: Callable[[int], None], why: list[str]

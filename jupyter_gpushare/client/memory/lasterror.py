@@ -130,8 +130,7 @@ def looks_at_error(cell: str) -> bool:
 
 def frames_of(error: BaseException) -> Sequence[FrameType]:
     """The frames of the tracebacks of the error and of those that it came from."""
-    frames = {id(entry.tb_frame): entry.tb_frame for entry in _entries(error)}
-    return tuple(frames.values())
+    return tuple({id(entry.tb_frame): entry.tb_frame for entry in _entries(error)}.values())
 
 
 def _entries(error: BaseException) -> Iterator[TracebackType]:

@@ -7,6 +7,7 @@ Caches were emptied, or tensors lie in host memory, or the CUDA driver has the w
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from ...protocol.messages import Method
@@ -51,7 +52,6 @@ class ParkedMemory:
         self._say = say
         self._had: tuple[str, ...] = ()  # UUIDs of the GPUs it came from
         self._ladder: Ladder | None = None  # made when CUDA must be given up
-        self._driver: DriverCheckpoint | None = None
         self._lockable: Ability | None = None  # as of the first look
 
     @property
@@ -85,7 +85,7 @@ class ParkedMemory:
     def against_lock(self) -> str | None:
         """Why the driver cannot lock this process now; ``None``: it can. Some seconds, at first."""
         if self._lockable is None:
-            self._lockable = self._get_driver().probe()
+            self._lockable = self._driver.probe()
         if not self._lockable.usable:
             return self._lockable.why
         why = self._objection(self._own.gpus, self._lockable.gpus)
@@ -97,11 +97,11 @@ class ParkedMemory:
         """Whether the driver knows this process, and it is not parked or locked."""
         from ...protocol.checkpoint import State
 
-        return self._get_driver().state() is State.RUNNING
+        return self._driver.state() is State.RUNNING
 
     def lock(self, seconds: float, told: socket.socket, say: str) -> Outcome:
         """Lock this process; see `DriverCheckpoint.lock`. From any thread."""
-        return self._get_driver().lock(seconds, told, say)
+        return self._driver.lock(seconds, told, say)
 
     def give(
         self, needs: Sequence[Need], plan: Callable[[int], None], bounds: Bounds = ANY
@@ -143,12 +143,11 @@ class ParkedMemory:
 
         return next(safety.objections(gpus, seen, self._environ), None)
 
-    def _get_driver(self) -> DriverCheckpoint:
-        if self._driver is None:
-            from .driver import DriverCheckpoint
+    @cached_property
+    def _driver(self) -> DriverCheckpoint:
+        from .driver import DriverCheckpoint
 
-            self._driver = DriverCheckpoint(environ=self._environ)
-        return self._driver
+        return DriverCheckpoint(environ=self._environ)
 
     def _get_ladder(self) -> Ladder:
         if self._ladder is None:
@@ -158,7 +157,7 @@ class ParkedMemory:
 
             self._ladder = Ladder(
                 self._frameworks.on_gpus,
-                self._get_driver(),
+                self._driver,
                 self._say,
                 self._objection,
                 room=lambda: hostmemory.room(hostmemory.look()),

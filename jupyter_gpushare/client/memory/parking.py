@@ -180,17 +180,15 @@ class Parking:
         finally:
             own.lock.release()
         if is_new:
-            said = recall.message
-            self._say(f"{said} Your variables are kept; the next cell asks for a GPU again.")
+            self._say(
+                f"{recall.message} Your variables are kept; the next cell asks for a GPU again."
+            )
 
     def _may_be_taken(self, lease: str, *, is_new: bool) -> bool:
-        if not self._activity.no_code_runs():
-            return False
         own = self._own
-        if not is_new:
-            return True
         ours = own.grant is not None and own.grant.lease == lease
-        return ours and own.state is OwnState.HELD
+        is_held = ours and own.state is OwnState.HELD
+        return self._activity.no_code_runs() and (is_held or not is_new)
 
     def _climb(self, session: Session, recall: Recall) -> None:
         """Give GPU memory back in the background; a cell that begins meanwhile waits for it."""
@@ -202,19 +200,19 @@ class Parking:
             try:
                 self._give(session, lease, recall.needs)
             except GpuShareError as error:
-                if own.state is OwnState.PARKING:
-                    own.state = before
                 session.tell_surely(Method.KEPT, lease=lease, reason=str(error)[:1000])
                 return
             except BaseException:
-                if own.state is OwnState.PARKING:
-                    own.state = before
                 session.tell_surely(Method.KEPT, lease=lease, reason="Parking failed by a bug.")
                 raise
+            finally:
+                if own.state is OwnState.PARKING:
+                    own.state = before
         memory = self._memory.given.memory
         where = f"; {format_size(memory)} are in host memory" if memory else ""
-        said = recall.message
-        self._say(f"{said} Your variables are kept{where}; the next cell asks for a GPU again.")
+        self._say(
+            f"{recall.message} Your variables are kept{where}; the next cell asks for a GPU again."
+        )
 
     def at_gate(self, session: Session, recall: Recall, bounds: Bounds) -> None:
         """Give memory in the midst of a cell, on its thread; the lease is then parked, or kept.
@@ -321,5 +319,6 @@ class Parking:
 
     def _uses_cuda(self, needs: Sequence[Need]) -> bool:
         """Whether CUDA may run in this process, as far as we can tell."""
-        used = cuda_started() or any(need.used for need in needs)
-        return used or bool(self._frameworks.on_gpus())
+        return (
+            cuda_started() or any(need.used for need in needs) or bool(self._frameworks.on_gpus())
+        )

@@ -254,8 +254,14 @@ class RankGate:
         self._of = (lambda: None) if now is None else weakref.ref(now)
         self._group = self._together = None
         self._turns.leads = self._turns.alone = False
-        if now is not None and distributed.get_world_size() > 1:
-            self._group = group = _group(distributed, now)
+        if now is not None and (size := distributed.get_world_size()) > 1:
+            self._group = group = Group(
+                distributed.distributed_c10d._get_default_store(),
+                distributed.get_rank(),
+                size,
+                _timeout(distributed, now),
+                str(now.group_name),
+            )
             group.store.set(_here(group, group.rank), self._lease() or "")
             self._together = Together(
                 group,
@@ -290,12 +296,6 @@ class RankGate:
 def _here(group: Group, rank: int) -> str:
     """The key at which a rank says which lease it has joined."""
     return f"{_PREFIX}/{group.name}/here/{rank}"
-
-
-def _group(distributed: Any, default: Any) -> Group:
-    store, size = distributed.distributed_c10d._get_default_store(), distributed.get_world_size()
-    name = str(default.group_name)
-    return Group(store, distributed.get_rank(), size, _timeout(distributed, default), name)
 
 
 def _timeout(distributed: Any, default: Any) -> float:

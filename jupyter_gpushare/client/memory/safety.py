@@ -62,10 +62,8 @@ def objections(
 
 
 def _mps(environ: Mapping[str, str], socket: str) -> str | None:
-    for name in _MPS_VARIABLES:
-        if environ.get(name):
-            return name
-    return socket if os.path.exists(socket) else None
+    found = socket if os.path.exists(socket) else None
+    return next((name for name in _MPS_VARIABLES if environ.get(name)), found)
 
 
 def _text(path: str) -> str:

@@ -122,8 +122,8 @@ class Stopping:
         what it is asked."""
         grant, state = self._own.grant, self._own.state
         session = self._line.session
-        ours = state is OwnState.HELD
-        ours = ours or (state is OwnState.JOINED and is_run(self._environ))
+        of_run = state is OwnState.JOINED and is_run(self._environ)
+        ours = of_run or state is OwnState.HELD
         if grant is not None and session is not None and ours and self._has_said:
             session.tell_surely(Method.STOPPABLE, lease=grant.lease, can=self.can)
 
@@ -144,8 +144,7 @@ class Stopping:
     def gate(self) -> None:
         """A gate that the program names. Raises :class:`Preempted` where it stops."""
         self._names_gates = True
-        if self.is_asked:
-            self._stop()
+        self.in_queue()
 
     def step_ended(self) -> None:
         """The end of a step, or the call of a function that is one. Raises as :meth:`gate`."""

@@ -16,7 +16,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ...protocol.messages import Method
@@ -55,13 +54,6 @@ UNREACHABLE: Final = 45.0
 _LOOK: Final = 0.25  # seconds
 #: Looks, a millisecond each, for the answer that tells a newcomer whether it must ask.
 _LOOKS: Final = 500
-
-
-class Gate(Enum):
-    """Decides whether the next step may begin."""
-
-    OPEN = "open"
-    CLOSED = "closed"
 
 
 class _Heard(NamedTuple):
@@ -140,7 +132,7 @@ class Turns:
         self._lock: Locking | None = None
         self._say = say
         self._unreachable = unreachable
-        self._gate = Gate.OPEN
+        self._is_shut = False  # it must ask before its next step
         self._heard = _Heard()
         #: Whether this task shares its GPU by turns now.
         self.is_gated = False
@@ -160,7 +152,7 @@ class Turns:
     @property
     def is_closed(self) -> bool:
         """Whether this task should stop at the next gate."""
-        return self._gate is Gate.CLOSED or self._asked is not None
+        return self._is_shut or self._asked is not None
 
     @property
     def wants_gates(self) -> bool:
@@ -192,10 +184,12 @@ class Turns:
 
         A kernel computes between its cells only by chance, and a rank stops with the others.
         """
-        is_joined = self._own.state is OwnState.JOINED
-        if not is_joined or not is_under_run(self._environ):
-            return False
-        return self._environ.get("WORLD_SIZE", "1") == "1" and running_kernel() is None
+        return (
+            self._own.state is OwnState.JOINED
+            and is_under_run(self._environ)
+            and self._environ.get("WORLD_SIZE", "1") == "1"
+            and running_kernel() is None
+        )
 
     @property
     def _locking(self) -> Locking | None:
@@ -255,8 +249,7 @@ class Turns:
         """
         if self._grant is None:
             return
-        self.is_gated = is_shared
-        self._gate = Gate.OPEN
+        self.is_gated, self._is_shut = is_shared, False
         self._hears(number, given=1)
         if self._lock is not None:
             self._lock.given()
@@ -266,10 +259,10 @@ class Turns:
         self._limits.in_turn(limits)
 
     def _closes(self) -> None:
-        if self._gate is Gate.OPEN:
+        if not self._is_shut:
             self._cleared = False
         self._opened.clear()
-        self.is_gated, self._gate = True, Gate.CLOSED
+        self.is_gated = self._is_shut = True
 
     def _hears(self, number: int, given: int = 0) -> None:
         self._heard = _Heard(self._hello, number, self._heard.times + given)
@@ -303,7 +296,7 @@ class Turns:
         # It may have forgotten, or relies on the figures more from this step on.
         more = self._told_steps < MOST_STEPS and use.steps >= max(KNOWN_AFTER, 2 * self._told_steps)
         again = more or session.hello is not self._told_in
-        soon, is_new = self._gate is Gate.CLOSED, self._is_new
+        soon, is_new = self._is_shut, self._is_new
         if not again and not soon and now < self._told_at + GROWTH_EVERY:
             return
         figures = tuple(_figures(use.devices, grant))
@@ -368,7 +361,7 @@ class Turns:
             asked, self._asked = self._asked, None
             if asked is not None:
                 self._give(asked, is_step_end)
-            if self._gate is Gate.CLOSED:
+            if self._is_shut:
                 self._wait(place, at_most)
             if self._asked is None:
                 return
@@ -379,7 +372,7 @@ class Turns:
             gave_turn = give(is_step_end)
         finally:
             if gave_turn:  # and it has not heard what was said of turns meanwhile
-                self._gate, self._told_in = Gate.CLOSED, None
+                self._is_shut, self._told_in = True, None
         if gave_turn and (use := self._program.look()) is not None:
             self.report(use)  # where its memory is now nothing is known of it
 
@@ -416,8 +409,7 @@ class Turns:
     def _may_not_lead(self) -> None:
         """Another process takes turns for this lease, or none can: this one computes as always."""
         self._refused_in = self._hello
-        self.leads = self.alone = False
-        self._gate = Gate.OPEN
+        self.leads = self.alone = self._is_shut = False
 
     # -- between cells; on the user's thread -------------------------------------------
 
@@ -432,13 +424,13 @@ class Turns:
         """No cell runs: the turn is somebody else's until this task asks again."""
         self._shown.done()
         self._asked = None
-        if not self.is_gated or (self._gate is Gate.CLOSED and self._cleared):
+        if not self.is_gated or (self._is_shut and self._cleared):
             return
         self.clear_idle()
         if self._locking is not None:
             self._locking.recalled()
             return
-        self._gate = Gate.CLOSED
+        self._is_shut = True
         self._opened.clear()
         # Not `turn.done`, which says that all is cleared: what a person may still read is not.
         # The node manager hears that this task is idle, and measures what it keeps.
@@ -469,7 +461,7 @@ class Turns:
         times, said = self._heard.times, dict[str, int]()
         answer: Callable[[], Any] | None = None
         try:
-            while self._gate is Gate.CLOSED and self._asked is None:
+            while self._is_shut and self._asked is None:
                 session, grant = self._line.session, self._grant
                 if session is None or grant is None:
                     return  # without a lease there are no turns
@@ -527,7 +519,7 @@ class Turns:
             session.tell(Method.TURN_DONE, lease=grant.lease, **says)
 
     def _go_on(self, why: str) -> None:
-        self._gate, self.is_gated = Gate.OPEN, False
+        self._is_shut = self.is_gated = False
         self._say(why)
 
 

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from jupyter_gpushare.client.errors import GpuShareError, LeaseLost, NodeUnavailable
-from jupyter_gpushare.client.memory.turns import Gate
 from jupyter_gpushare.client.session.lease import OwnState
 from jupyter_gpushare.client.session.session import Link, Session
 from jupyter_gpushare.client.words.grant import Grant, read_grant
@@ -205,7 +204,7 @@ class Actor(Client):
         assert grant is not None
         session = self.session
         # One that was told to yield may still end the step that it is in, in memory of its own.
-        has_turn = self._waited and self.turns.is_gated and self.turns._gate is Gate.OPEN
+        has_turn = self._waited and self.turns.is_gated and not self.turns._is_shut
         is_sure = has_turn and session.link is Link.UP
         if self._hangs:
             self.log.note(Saw.HANGS, lease=grant.lease)

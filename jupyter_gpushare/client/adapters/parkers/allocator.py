@@ -46,7 +46,16 @@ class CudaAllocator:
         """The figures now; ``None`` while the device is not used. Cheap: once per step."""
         # The nested form: flattening and sorting it costs many times what reading it does.
         stats = self._torch.cuda.memory_stats_as_nested_dict(device)
-        return read_figures(stats) if stats else None
+        if not stats:
+            return None
+        requested = stats.get("requested_bytes", {}).get("all", {}).get("current")
+        allocated = stats["allocated_bytes"]["all"]
+        return Figures(
+            requested=None if requested is None else int(requested),
+            allocated=int(allocated["current"]),
+            reserved=int(stats["reserved_bytes"]["all"]["current"]),
+            peak=int(allocated["peak"]),
+        )
 
     def free(self, device: Any) -> int | None:
         """Bytes that nobody uses on the device now, measured; ``None``: that cannot be told."""
@@ -108,15 +117,3 @@ class CudaAllocator:
         return [
             one for one in segments if one["device"] == device.index and one["allocated_size"] > 0
         ]
-
-
-def read_figures(stats: Mapping[str, Any]) -> Figures:
-    """The figures in torch's nested statistics of one device."""
-    requested = stats.get("requested_bytes", {}).get("all", {}).get("current")
-    allocated = stats["allocated_bytes"]["all"]
-    return Figures(
-        requested=None if requested is None else int(requested),
-        allocated=int(allocated["current"]),
-        reserved=int(stats["reserved_bytes"]["all"]["current"]),
-        peak=int(allocated["peak"]),
-    )

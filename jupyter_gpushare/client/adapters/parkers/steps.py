@@ -50,23 +50,6 @@ class MemoryUse(NamedTuple):
     devices: tuple[DeviceUse, ...] = ()
 
 
-class _Most:
-    """The most that was seen lately."""
-
-    def __init__(self) -> None:
-        self._now = self._before = 0
-
-    def see(self, value: int) -> None:
-        self._now = max(self._now, value)
-
-    def a_while_is_over(self) -> None:
-        self._before, self._now = self._now, 0
-
-    @property
-    def value(self) -> int:
-        return max(self._now, self._before)
-
-
 class StepMeter:
     """Counts steps of one torch. ``on_step`` and ``gate`` are called at each one's end.
 
@@ -97,8 +80,9 @@ class StepMeter:
         self.steps = 0
         self.stepped_at: float | None = None
         self._errors = 0
-        self._alive: dict[Any, _Most] = {}  # bytes at steps' ends
-        self._peaks: dict[Any, _Most] = {}
+        # The most bytes of the while before and of this one, at steps' ends and within.
+        self._alive: dict[Any, list[int]] = {}
+        self._peaks: dict[Any, list[int]] = {}
         self._caches: dict[Any, int] = {}
         self._while_ends = 0.0
 
@@ -122,7 +106,7 @@ class StepMeter:
         return MemoryUse(
             self.steps,
             tuple(
-                DeviceUse(str(device), alive.value, self._temporary(device), self._caches[device])
+                DeviceUse(str(device), max(alive), self._temporary(device), self._caches[device])
                 for device, alive in self._alive.items()
             ),
         )
@@ -176,7 +160,7 @@ class StepMeter:
         return True
 
     def _temporary(self, device: Any) -> int:
-        return max(0, self._peaks[device].value - self._alive[device].value)
+        return max(0, max(self._peaks[device]) - max(self._alive[device]))
 
     # -- hooks --------------------------------------------------------------------------
 
@@ -241,15 +225,16 @@ class StepMeter:
         if now >= self._while_ends:
             self._while_ends = now + _WHILE
             for most in (*self._alive.values(), *self._peaks.values()):
-                most.a_while_is_over()
+                most[:] = most[-1], 0
         self._read()
 
     def _read(self) -> None:
         for device in self._allocator.devices():
             figures = self._allocator.figures(device)
             if figures is not None:
-                self._alive.setdefault(device, _Most()).see(figures.allocated)
-                self._peaks.setdefault(device, _Most()).see(figures.peak)
+                for seen, most in ((figures.allocated, self._alive), (figures.peak, self._peaks)):
+                    of_device = most.setdefault(device, [0, 0])
+                    of_device[-1] = max(of_device[-1], seen)
                 self._caches[device] = figures.reserved - figures.allocated
 
 

@@ -15,7 +15,6 @@ import gc
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from functools import partial
 from itertools import chain, compress, tee
 from typing import Any
@@ -28,14 +27,6 @@ class Findings:
     storages: list[Any] = field(default_factory=list)
     graphs: int = 0
     unreadable: set[str] = field(default_factory=set)
-
-
-class _Kind(Enum):
-    TENSOR = auto()
-    UNTYPED = auto()
-    TYPED = auto()
-    NODE = auto()
-    GRAPH = auto()
 
 
 def walk(
@@ -114,59 +105,50 @@ class _Walk:
         self._storages: set[int] = set()
         self._seen: dict[int, Any] = {}  # by id; kept, so that no id is used twice
         self._waiting: list[Any] = []
-        self._kinds = {
-            torch.cuda.CUDAGraph: _Kind.GRAPH,
-            torch.UntypedStorage: _Kind.UNTYPED,
-            torch.TypedStorage: _Kind.TYPED,
-            torch.Tensor: _Kind.TENSOR,
+        self._looks: dict[type, Callable[[Any], None]] = {
+            torch.cuda.CUDAGraph: self._graph,
+            torch.UntypedStorage: self._storage,
+            torch.TypedStorage: lambda typed: self._storage(typed._untyped_storage),
+            torch.Tensor: self._tensor,
         }
-        self._kind_of: dict[type, _Kind | None] = {}
+        self._look_of: dict[type, Callable[[Any], None] | None] = {}
 
     def run(self, start: Iterable[Any] | None) -> Findings:
         # A tensor subclass must not see us: its __torch_function__ may do anything.
         with self._torch._C.DisableTorchFunctionSubclass(), self._torch.no_grad():
             if start is None:
-                start = _of_types(of for of in _types_in_use() if self._kind(of) is not None)
+                start = _of_types(of for of in _types_in_use() if self._look(of) is not None)
             for thing in start:
                 self._visit(thing)
             while self._waiting:
-                self._look_into(self._waiting.pop())
+                thing = self._waiting.pop()
+                if (look := self._look(type(thing))) is not None:
+                    look(thing)
         return self._found
 
-    def _kind(self, of: type) -> _Kind | None:
-        try:
-            return self._kind_of[of]
-        except KeyError:
+    def _look(self, of: type) -> Callable[[Any], None] | None:
+        """What looks into objects of this class; ``None``: there is nothing of torch's in them."""
+        if of not in self._look_of:
             bases = _bases(of)
-            kind = next((self._kinds[base] for base in bases if base in self._kinds), None)
-            if kind is None and any("next_functions" in base.__dict__ for base in bases):
-                kind = _Kind.NODE
-            self._kind_of[of] = kind
-            return kind
+            look = next((self._looks[base] for base in bases if base in self._looks), None)
+            if look is None and any("next_functions" in base.__dict__ for base in bases):
+                look = self._node
+            self._look_of[of] = look
+        return self._look_of[of]
 
     def _visit(self, thing: Any) -> None:
         if id(thing) not in self._seen:
             self._seen[id(thing)] = thing
             self._waiting.append(thing)
 
-    def _look_into(self, thing: Any) -> None:
-        match self._kind(type(thing)):
-            case _Kind.TENSOR:
-                self._tensor(thing)
-            case _Kind.NODE:
-                self._node(thing)
-            case _Kind.UNTYPED:
-                self._storage(thing)
-            case _Kind.TYPED:
-                self._storage(thing._untyped_storage)
-            case _Kind.GRAPH:
-                self._found.graphs += 1
+    def _graph(self, _graph: Any) -> None:
+        self._found.graphs += 1
 
     def _tensor(self, tensor: Any) -> None:
         base = self._torch._C.TensorBase
         for part in parts(self._torch, tensor):
             self._visit(part)
-        for part in _graph(base, tensor):
+        for part in _of_graph(base, tensor):
             self._visit(part)
         layout = base.layout.__get__(tensor)
         if layout is not self._torch.strided:
@@ -188,16 +170,19 @@ class _Walk:
         if self._is_ours(storage.device) and storage.nbytes() > 0 and _address(storage) != 0:
             self._found.storages.append(storage)
 
+    def _is_tensor(self, thing: Any) -> bool:
+        return self._torch.Tensor in _bases(type(thing))
+
     def _node(self, node: Any) -> None:
         for following, _ in node.next_functions:
             if following is not None:
                 self._visit(following)
         leaf = getattr(node, "variable", None)  # of an AccumulateGrad
-        if leaf is not None and self._kind(type(leaf)) is _Kind.TENSOR:
+        if self._is_tensor(leaf):
             self._visit(leaf)
         for saved in _saved(node):
             packed = getattr(saved, "data", None)
-            if packed is not None and self._kind(type(packed)) is _Kind.TENSOR:
+            if self._is_tensor(packed):
                 self._visit(packed)
 
 
@@ -209,7 +194,7 @@ def _address(storage: Any) -> int:
         return 0  # of a tensor subclass around other tensors (quantised, jagged, distributed ones)
 
 
-def _graph(base: Any, tensor: Any) -> Iterator[Any]:
+def _of_graph(base: Any, tensor: Any) -> Iterator[Any]:
     """The tensor's gradient and its node in a graph, where it has any."""
     try:
         # Reading `grad` of any other tensor warns.
