@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,21 @@ async def refused(identity: HubIdentity, token: str | None, peer: Peer = PEER) -
     return str(why.value)
 
 
+async def with_many(hub: TinyHub, identity: HubIdentity, who: str, count: int) -> list[str]:
+    """So many tokens of theirs, which the identity knows."""
+    tokens = [f"{who}s-{number}" for number in range(count)]
+    hub.tokens |= dict.fromkeys(tokens, who)
+    for token in tokens:
+        await identity.identify(PEER, token)
+    return tokens
+
+
+async def all_of(identity: HubIdentity, tokens: Iterable[str], peer: Peer = PEER) -> list[Any]:
+    """What each gets that is shown at the same time: a principal, or why not."""
+    asked = [identity.identify(peer, token) for token in tokens]
+    return await asyncio.gather(*asked, return_exceptions=True)
+
+
 async def test_a_token_is_its_owner_with_the_hubs_groups() -> None:
     async with asked() as (_hub, identity, _time):
         assert await identity.identify(PEER, "a") == ALICE
@@ -81,6 +96,8 @@ async def test_a_token_is_its_owner_with_the_hubs_groups() -> None:
         (HubTrust(hub_admins=False), "c", False),
         (HubTrust(admin_groups=frozenset({"students"})), "a", True),
         (HubTrust(admin_services=frozenset({"gpushare"})), "s", True),
+        # Such a service needs no permission for GPUs.
+        (HubTrust(service="gpushare", admin_services=frozenset({"gpushare"})), "s", True),
     ],
 )
 async def test_who_administers_is_a_setting(trust: HubTrust, token: str, admin: bool) -> None:
@@ -257,8 +274,7 @@ async def test_a_flood_of_wrong_tokens_is_forgotten_again(monkeypatch: pytest.Mo
 async def test_thousands_of_wrong_tokens_cost_the_hub_little_and_others_nothing() -> None:
     async with asked() as (hub, identity, time):
         await identity.identify(PEER, "a")
-        wrong = [identity.identify(PEER, f"wrong-{number}") for number in range(2_000)]
-        answers = await asyncio.gather(*wrong, return_exceptions=True)
+        answers = await all_of(identity, (f"wrong-{number}" for number in range(2_000)))
         assert all(isinstance(answer, IdentityRefused) for answer in answers)
         assert hub.asked["user"] == hubidentity.ONES_AT_ONCE
         assert not identity._asking
@@ -276,18 +292,14 @@ async def test_thousands_of_wrong_tokens_cost_the_hub_little_and_others_nothing(
 async def test_wrong_tokens_of_many_users_are_bounded_for_the_hub() -> None:
     async with asked() as (hub, identity, _time):
         for uid in range(5000, 5004):  # more than the Hub is asked, of more than one may ask
-            peer = Peer(0, uid, uid)
-            wrong = [identity.identify(peer, f"wrong-{uid}-{number}") for number in range(250)]
-            await asyncio.gather(*wrong, return_exceptions=True)
+            wrong = (f"wrong-{uid}-{number}" for number in range(250))
+            await all_of(identity, wrong, Peer(0, uid, uid))
         assert hub.asked["user"] == hubidentity.NEW_AT_ONCE
 
 
 async def test_ones_many_good_tokens_take_nobody_elses_turn_at_the_hub() -> None:
     async with asked() as (hub, identity, time):
-        stale = [f"carols-{number}" for number in range(40)]
-        hub.tokens |= dict.fromkeys(stale, "carol")
-        for token in stale:
-            await identity.identify(PEER, token)
+        stale = await with_many(hub, identity, "carol", 40)
         await identity.identify(PEER, "a")
         time.now += 60
         # As long as hers wait nobody answers them.
@@ -309,32 +321,23 @@ async def test_ones_many_good_tokens_take_nobody_elses_turn_at_the_hub() -> None
 
 async def test_who_waits_for_a_turn_only_does_not_find_the_hub_away() -> None:
     async with asked() as (hub, identity, time):
-        mine = [f"alices-{number}" for number in range(60)]
-        hub.tokens |= dict.fromkeys(mine, "alice")
-        for token in mine:
-            await identity.identify(PEER, token)
+        mine = await with_many(hub, identity, "alice", 60)
         time.now += 60
         for token in mine:
             del hub.tokens[token]
         # Each is answered in time, and all one after another are not.
         identity._api._timeout, hub.slow = 1.0, 0.1
-        answers = await asyncio.gather(
-            *(identity.identify(PEER, token) for token in mine), return_exceptions=True
-        )
+        answers = await all_of(identity, mine)
         assert all(isinstance(answer, IdentityRefused) for answer in answers)
         assert any("too many questions wait" in str(answer) for answer in answers)
 
 
 async def test_a_hub_that_hangs_is_away_for_all_who_wait_at_once() -> None:
     async with asked() as (hub, identity, time):
-        mine = [f"alices-{number}" for number in range(40)]
-        hub.tokens |= dict.fromkeys(mine, "alice")
-        for token in mine:
-            await identity.identify(PEER, token)
+        mine = await with_many(hub, identity, "alice", 40)
         time.now += 60
         identity._api._timeout, hub.held = 1.0, asyncio.Event()
-        answers = await asyncio.gather(*(identity.identify(PEER, token) for token in mine))
-        assert answers == [ALICE] * 40
+        assert await all_of(identity, mine) == [ALICE] * 40
         assert hub.asked["user"] == 40 + hubapi.EACH
         hub.held.set()
 
@@ -354,9 +357,7 @@ async def test_who_asks_again_and_again_spends_an_allowance_of_his_own(
             await identity.identify(PEER, token)
         time.now += 60
         before = hub.asked["user"]
-        answers = await asyncio.gather(
-            *(identity.identify(PEER, token) for token in mine), return_exceptions=True
-        )
+        answers = await all_of(identity, mine)
         refusals = [str(answer) for answer in answers if isinstance(answer, IdentityRefused)]
         assert refusals
         assert all("Too many tokens" in why for why in refusals)
@@ -438,15 +439,6 @@ async def test_a_services_token_needs_the_permission_as_a_users_does() -> None:
         hub.scopes["s"] = ["access:services!service=gpushare"]
         time.now += 60
         assert (await identity.identify(PEER, "s")).environment == "service:gpushare"
-
-
-async def test_a_service_that_administers_needs_none() -> None:
-    async with asked(HubTrust(service="gpushare", admin_services=frozenset({"gpushare"}))) as (
-        _hub,
-        identity,
-        _time,
-    ):
-        assert (await identity.identify(PEER, "s")).admin
 
 
 async def test_no_user_has_a_services_environment() -> None:
