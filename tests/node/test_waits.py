@@ -1,8 +1,10 @@
-"""Who waits is told why and how long others waited."""
+"""Who waits is told why and how long others waited, and a status costs a bounded work."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 from statistics import median
@@ -11,12 +13,22 @@ from typing import Any
 import pytest
 from hypothesis import example, given, strategies as st
 from support.node import NodeClient, RunningNode, until
-from support.policy_world import GIB
+from support.policy_world import GIB, World, gpu, plain_config, task
+from support.sheets import status_document
 
 from jupyter_gpushare.ledger.ledger import JSON, Ledger, Record
 from jupyter_gpushare.node.views.lately import MOST, WINDOW, Lately
+from jupyter_gpushare.node.views.status import NodeFacts, Sheet
+from jupyter_gpushare.node.views.viewer import Viewer
+from jupyter_gpushare.policy.books import room
+from jupyter_gpushare.policy.decide import waiting
+from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
+    EnvironmentName,
+    LeaseId,
     PriorityClass,
+    Quota,
+    Request,
 )
 from jupyter_gpushare.protocol.errors import Reason, RemoteError
 from jupyter_gpushare.protocol.messages import Method, Notice
@@ -250,3 +262,118 @@ def test_damaged_history_costs_the_figures_and_nothing_else(tmp_path: Path) -> N
         with pytest.raises(RemoteError, match="history is damaged") as refusal:
             client.call(Method.HISTORY)
         assert refusal.value.reason is Reason.UNAVAILABLE
+
+
+# -- the queue in a status ---------------------------------------------------------------------
+
+FACTS = NodeFacts("node", "0", True, started=NOW, now=NOW, boot=NOW)
+
+
+def crowded(waiting: int) -> World:
+    """One GPU, held, and ``waiting`` requests of six people, batch and interactive by turns."""
+    world = World(config=plain_config(max_tasks_per_gpu=1)).start([gpu(0)], Quota(1, None))
+    kinds = (PriorityClass.INTERACTIVE, PriorityClass.BATCH)
+    for number in range(waiting + 1):
+        who = f"person-{number % 6}" if number else "holder"
+        world.run(
+            cmd.RequestLease(
+                world.at,
+                LeaseId(f"lease-{number}"),
+                EnvironmentName(who),
+                task(number + 1),
+                Request(1, None, kinds[number % 2]),
+            )
+        )
+    assert len(world.state.queue.waiting) == waiting
+    return world
+
+
+def queue_of(world: World, name: str, *, admin: bool = False) -> list[dict[str, Any]]:
+    viewer = Viewer(EnvironmentName(name), admin)
+    document = status_document(Sheet(world.state, FACTS, world.config, {}, Lately()), viewer)
+    queue: list[dict[str, Any]] = document["queue"]
+    return queue
+
+
+def test_everybody_sees_how_many_are_ahead_and_only_the_own_reasons() -> None:
+    world = crowded(24)
+    everything = queue_of(world, "root", admin=True)
+    for name in ("person-0", "person-1", "person-2"):
+        queue = queue_of(world, name)
+        assert len(queue) == 24
+        assert any(row["mine"] for row in queue)
+        for row, full in zip(queue, everything, strict=True):
+            assert row["mine"] == (full["environment"] == name)
+            known = full if row["mine"] else {**full, "environment": None, "lease": None}
+            known = {**known, "mine": row["mine"]}
+            secrets = {} if row["mine"] else dict.fromkeys(("reason", "message", "outlook"))
+            said, _ = json.dumps(row.pop("says")), known.pop("says")
+            assert row == known | secrets
+            assert row["mine"] or full["environment"] not in said
+            assert row["mine"] or '"why' not in said
+    ahead = {"interactive": 0, "batch": 0}
+    for position, row in enumerate(everything, start=1):
+        assert row["position"] == position
+        assert row["ahead"] == ahead
+        assert sum(ahead.values()) == position - 1
+        assert row["message"]
+        assert row["reason"] == "no_resources"
+        if position > 2:
+            assert f" {position - 1} requests are ahead." in row["message"]
+        ahead[row["priority_class"]] += 1
+    # Interactive requests are served first: a batch one has all of them ahead.
+    assert everything[-1]["ahead"] == {"interactive": 12, "batch": 11}
+
+
+def test_the_work_for_a_status_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = crowded(300)
+    calls = 0
+    real = room.place
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(room, "place", counted)
+    queue = queue_of(world, "root", admin=True)
+    assert calls == waiting.MOST_EXPLAINED
+    assert len(queue) == 300
+    # Only for those who are served next it is worked out what is free; all are told why.
+    free = [row["position"] for row in queue if "No GPU is free" in row["message"]]
+    assert free == list(range(1, calls + 1))
+    assert queue[-1]["message"].startswith("You asked for 1 GPU. 299 requests are ahead.")
+    calls = 0
+    mine = [row for row in queue_of(world, "person-3") if row["mine"]]
+    assert len(mine) == 50
+    assert calls == sum(row["position"] <= waiting.MOST_EXPLAINED for row in mine)
+    # Whoever looks, the words are the same.
+    assert [row["message"] for row in mine] == [
+        row["message"] for row in queue if row["environment"] == "person-3"
+    ]
+    calls = 0
+    queue_of(world, "stranger")
+    assert calls == 0
+
+
+def test_the_cost_of_a_status_grows_with_the_queue_and_no_faster() -> None:
+    """Counted, not timed: Python's function calls for 180 and for 360 waiting requests."""
+
+    def cost(waiting: int) -> int:
+        world = crowded(waiting)
+        calls = 0
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            queue_of(world, "root", admin=True)
+        finally:
+            sys.setprofile(before)
+        return calls
+
+    small, large = cost(180), cost(360)
+    assert small < large < 2.2 * small
