@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 _QUICK: Final = 0.3  # seconds of waiting that are not shown
@@ -38,25 +39,25 @@ def say(text: str) -> None:
     """One line for the person, on stderr; never raises."""
     from . import render
 
-    try:
-        sys.stderr.write(f"jupyter_gpushare: {render.plain(text, 2000)}\n")
-        sys.stderr.flush()
-    except Exception:  # noqa: BLE001 - anything may stand in for stderr, and nobody reads it now
-        return
+    _write(sys.stderr, f"jupyter_gpushare: {render.plain(text, 2000)}\n")
 
 
 def note(text: str) -> None:
     """A quiet line in a notebook's cell or on a terminal, but in no log file. Never raises."""
     publisher = notebook_publisher()
-    try:
+    with suppress(Exception):  # as in `_write`
         if publisher is not None:
             from . import render
 
             publisher.publish({"text/plain": text, "text/html": render.note_html(text)})
         elif sys.stderr.isatty():
             say(text)
-    except Exception:  # noqa: BLE001 - as in `say`
-        return
+
+
+def _write(stream: Any, text: str) -> None:
+    with suppress(Exception):  # anything may stand in for stderr, and nobody reads it now
+        stream.write(text)
+        stream.flush()
 
 
 def advice(magic: str, program: str) -> str:
@@ -135,15 +136,13 @@ def publish(
     """
     from ...protocol.notebook import WAITING
 
-    try:
+    with suppress(Exception):  # a front end that is gone must not end the wait
         publisher.publish(
             {"text/plain": text, "text/html": html},
             metadata=WAITING if waits else {},
             transient={"display_id": display_id},
             update=update,
         )
-    except Exception:  # noqa: BLE001 - a front end that is gone must not end the wait
-        return
 
 
 def waiting_display() -> Display:
@@ -243,49 +242,38 @@ class TerminalDisplay:
 
     def __init__(self, stream: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
-        try:
+        self._terminal = False
+        with suppress(Exception):  # as in `_write`
             self._terminal = bool(stream.isatty())
-        except Exception:  # noqa: BLE001 - as in _write
-            self._terminal = False
         self._pace = _Pace(_REFRESH if self._terminal else _REPEAT, clock)
 
     def update(self, notice: Mapping[str, Any]) -> None:
-        if not self._pace.due(_content(notice)):
-            return
-        from . import render
+        if self._pace.due(_content(notice)):
+            from . import render
 
-        elapsed = self._pace.elapsed
-        if self._terminal:
-            line = render.waiting_line_within(notice, elapsed, _LEAVE_TERMINAL, self._width())
-            self._write(f"{_CLEAR}{line}")
-        else:
-            line = render.waiting_line(notice, elapsed)
-            self._write(f"jupyter_gpushare: {line} ({_LEAVE_TERMINAL}).\n")
+            elapsed, width = self._pace.elapsed, self._width()
+            if self._terminal:
+                line = render.waiting_line_within(notice, elapsed, _LEAVE_TERMINAL, width)
+            else:
+                line = f"{render.waiting_line(notice, elapsed)} ({_LEAVE_TERMINAL})."
+            self._show(line)
 
     def away(self, left: float) -> None:
-        if not self._pace.due(_AWAY):
-            return
-        from . import render
+        if self._pace.due(_AWAY):
+            from . import render
 
-        line = render.away_line(left, self._pace.elapsed)
-        if self._terminal:
-            self._write(f"{_CLEAR}{line[: self._width()]}")
-        else:
-            self._write(f"jupyter_gpushare: {line}\n")
+            self._show(render.away_line(left, self._pace.elapsed))
 
     def done(self, text: str | None = None) -> bool:
         if not self._pace.shown:
             return False
-        line = self._pace.ended(text)
-        self._write(f"{_CLEAR if self._terminal else ''}jupyter_gpushare: {line}\n")
+        back = _CLEAR if self._terminal else ""
+        _write(self._stream, f"{back}jupyter_gpushare: {self._pace.ended(text)}\n")
         return True
 
-    def _write(self, text: str) -> None:
-        try:
-            self._stream.write(text)
-            self._stream.flush()
-        except Exception:  # noqa: BLE001 - whatever stands in for stderr, waiting goes on
-            return
+    def _show(self, line: str) -> None:
+        cut = f"{_CLEAR}{line[: self._width()]}"
+        _write(self._stream, cut if self._terminal else f"jupyter_gpushare: {line}\n")
 
     def _width(self) -> int:
         """Characters of a line that the terminal does not wrap."""
