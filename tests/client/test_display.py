@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import pty
+import struct
 import subprocess
 import sys
+import termios
 from typing import Any
 
 import pytest
@@ -144,24 +147,17 @@ class Closed(Terminal):
 
 
 @pytest.mark.parametrize("stream", [None, Broken(), Closed()])
-def test_a_stream_that_cannot_be_written_stops_nothing(
+def test_who_cannot_be_written_to_stops_nothing(
     stream: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Seconds()
-    shown = TerminalDisplay(stream, clock)
-    clock.now += 1
-    shown.update(FIRST)
-    shown.done("x")
+    for shown in (TerminalDisplay(stream, clock), NotebookDisplay(Broken(), clock)):
+        clock.now += 1
+        shown.update(FIRST)
+        shown.done("x")
     monkeypatch.setattr(sys, "stderr", stream)
     display.say("nobody hears this")
-
-
-def test_a_front_end_that_is_gone_stops_nothing() -> None:
-    clock = Seconds()
-    shown = NotebookDisplay(Broken(), clock)
-    clock.now += 1
-    shown.update(FIRST)
-    shown.done("x")
+    display.note("nor this")
 
 
 def test_say_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,40 +169,33 @@ def test_say_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_without_ipython_it_is_the_terminal_and_ipython_stays_away() -> None:
     code = (
         "import sys; from jupyter_gpushare.client.words import display; "
-        "shown = display.waiting_display(); "
-        "print(type(shown).__name__, 'IPython' in sys.modules, 'warnings' in dir(display))"
+        "print(type(display.waiting_display()).__name__, 'IPython' in sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.split() == ["TerminalDisplay", "False", "False"]
+    assert out.stdout.split() == ["TerminalDisplay", "False"]
 
 
 def test_a_narrow_real_terminal_is_never_wrapped() -> None:
     clock = Seconds()
     here, there = pty.openpty()
-    try:
-        os.set_blocking(here, False)
-        import fcntl
-        import struct
-        import termios
-
-        fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 10, 50, 0, 0))
-        with os.fdopen(os.dup(there), "w") as stream:
-            shown = TerminalDisplay(stream, clock)
-            clock.now += 1
-            shown.update(FIRST)
-            said = os.read(here, 4096).decode()
-    finally:
-        os.close(here)
-        os.close(there)
-
-    assert said == "\r\x1b[KWaiting for GPUs: number 2 in line; 1 s so far"
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 10, 50, 0, 0))
+    with os.fdopen(here, "rb", 0) as reads, os.fdopen(there, "w") as stream:
+        shown = TerminalDisplay(stream, clock)
+        clock.now += 1
+        shown.update(FIRST)
+        said = reads.read(4096)
+    assert said == b"\r\x1b[KWaiting for GPUs: number 2 in line; 1 s so far"
 
 
 def test_in_a_notebook_nothing_is_said_between_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(display, "notebook_publisher", Publisher)
     said: list[str] = []
     runs = [False]
     voice = display.Voice(said.append, lambda: not runs[0])
+    voice("One.")
+    voice.now("Two.")
+    assert said == ["One.", "Two."], "elsewhere all is said at once"
+    said.clear()
+    monkeypatch.setattr(display, "notebook_publisher", Publisher)
     voice("Your lease was revoked.")
     voice.now("Your GPU is taken back in 30 s.")
     voice("Your lease was revoked.")
@@ -219,22 +208,12 @@ def test_in_a_notebook_nothing_is_said_between_cells(monkeypatch: pytest.MonkeyP
     assert len(said) == 2
 
 
-def test_elsewhere_all_is_said_at_once() -> None:
-    said: list[str] = []
-    voice = display.Voice(said.append, lambda: True)
-    voice("One.")
-    voice.now("Two.")
-    assert said == ["One.", "Two."]
-
-
 def test_a_note_is_for_a_terminal_and_for_no_log_file(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal, log = Terminal(), io.StringIO()
     for stream in (terminal, log):
         monkeypatch.setattr(sys, "stderr", stream)
         display.note("GPU 0, 24 GiB")
     assert (terminal.getvalue(), log.getvalue()) == ("jupyter_gpushare: GPU 0, 24 GiB\n", "")
-    monkeypatch.setattr(sys, "stderr", None)
-    display.note("nobody hears this")
 
 
 def test_what_was_granted_in_words() -> None:
