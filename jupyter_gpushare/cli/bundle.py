@@ -131,17 +131,12 @@ def gather(
 
 def versions() -> dict[str, Any]:
     """The installed versions, without an import of the packages."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    found = {name: [*importlib.metadata.distributions(name=name)] for name in PACKAGES}
     return {
         "jupyter_gpushare": __version__,
         "python": sys.version,
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "packages": found,
+        "packages": {name: of[0].version for name, of in found.items() if of},
     }
 
 

@@ -18,21 +18,29 @@ import site
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from .. import __version__
 from .._boot import FRAMEWORKS
+from ..console.node import NodeRefused, NodeSilent, connect
 from ..protocol import names
+from ..protocol.address import (
+    AWAY_FOR,
+    CLEARED_BY,
+    SYSTEM_SOCKET,
+    Found,
+    find_socket,
+    is_administrators,
+)
+from ..protocol.batchjob import why_no_gpu
 from ..protocol.holding import gpu_number
+from ..protocol.messages import FEATURES, Method
 from ..protocol.times import format_duration
 from ..server.otherpythons import CLIENT_WHEEL, PATIENCE, has_hook, lacking, other_python
-
-if TYPE_CHECKING:
-    from ..protocol.address import Found
 
 #: The argument for pip: the package is not on PyPI.
 WHEEL = f"jupyter_gpushare-{__version__}-py3-none-any.whl"
@@ -225,8 +233,7 @@ def _told_by(arguments: list[str]) -> dict[str, Any]:
         timeout=PATIENCE,
         check=False,
     )
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    return dict(json.loads(done.stdout))
 
 
 def ipython_extension() -> Check:
@@ -279,13 +286,8 @@ def frameworks() -> Iterator[Check]:
 # -- the node manager ------------------------------------------------------------------------
 
 
-def node_manager(environ: Mapping[str, str]) -> Iterator[tuple[Check, dict[str, Any] | None]]:
-    """The socket, who answers there, and who it thinks we are."""
-    from ..console.node import NodeRefused, NodeSilent, connect
-    from ..protocol.address import find_socket
-    from ..protocol.batchjob import why_no_gpu
-    from ..protocol.messages import Method
-
+def node_manager(environ: Mapping[str, str]) -> Generator[Check, None, dict[str, Any] | None]:
+    """The socket, who answers there, and who it thinks we are; what that says of itself."""
     found = find_socket(environ)
     start = "jupyter gpushare node (for all users: as a system service), or open JupyterLab"
     if found is None:
@@ -293,73 +295,65 @@ def node_manager(environ: Mapping[str, str]) -> Iterator[tuple[Check, dict[str, 
         inert = warning(
             "node manager", "No node manager is set up here; imports stay inert.", start
         )
-        yield (inert if why is None else warning("node manager", why), None)
-        return
+        yield inert if why is None else warning("node manager", why)
+        return None
     said_by = f" (from {names.SOCKET})" if found.configured else ""
     try:
         with connect(environ) as answers:
             hello, status = answers.hello, answers.call(Method.STATUS)
     except NodeRefused as error:
-        yield (
-            problem(
-                "node manager",
-                f"The node manager at {found.path}{said_by} refuses: {error}",
-                "Upgrade the older side to the same version of jupyter_gpushare."
-                if error.reason == "unsupported_protocol"
-                else "Ask the administrator of this node.",
-            ),
-            None,
+        yield problem(
+            "node manager",
+            f"The node manager at {found.path}{said_by} refuses: {error}",
+            "Upgrade the older side to the same version of jupyter_gpushare."
+            if error.reason == "unsupported_protocol"
+            else "Ask the administrator of this node.",
         )
-        return
+        return None
     except NodeSilent as error:
-        yield (
-            problem(
-                "node manager",
-                f"Nothing usable answers at {found.path}{said_by}: {error}",
-                f"Start it: {start}.{_or_clear(found)}",
-            ),
-            None,
+        yield problem(
+            "node manager",
+            f"Nothing usable answers at {found.path}{said_by}: {error}",
+            f"Start it: {start}.{_or_clear(found)}",
         )
-        return
+        return None
     node = status["node"]
     kind = "simulated GPUs" if node["simulated"] else "GPUs"
     text = f"{node['name']} at {found.path}{said_by}: {len(status['gpus'])} {kind}"
-    yield ok("node manager", text), node
+    yield ok("node manager", text)
     if node["version"] == __version__:
-        yield ok("versions", f"node manager and this package are both {__version__}"), None
+        yield ok("versions", f"node manager and this package are both {__version__}")
     else:
-        yield (
-            warning(
-                "versions",
-                f"The node manager is {node['version']}, this package {__version__}; they speak"
-                f" protocol {hello.get('protocol')}.{_lacks(hello)}",
-                "Restart whichever is older after upgrading it.",
-            ),
-            None,
+        yield warning(
+            "versions",
+            f"The node manager is {node['version']}, this package {__version__}; they speak"
+            f" protocol {hello.get('protocol')}.{_lacks(hello)}",
+            "Restart whichever is older after upgrading it.",
         )
     role = " (an administrator)" if status["admin"] else ""
-    yield ok("identity", f"the node manager knows you as {status['environment']}{role}"), None
-    yield _quota(status), None
+    yield ok("identity", f"the node manager knows you as {status['environment']}{role}")
+    yield _quota(status)
     preset = node.get("preset")
-    yield ok("preset", preset["text"] if preset else _NO_PRESET), None
+    yield ok("preset", preset["text"] if preset else _NO_PRESET)
     if node["problem"]:
-        yield problem("node health", node["problem"], "See the node manager's log."), None
+        yield problem("node health", node["problem"], "See the node manager's log.")
     if (told := node.get("quotas_as_of")) is not None:
         age = format_duration(max(0.0, node["time"] - told))
         text = f"JupyterHub does not answer; quotas of its groups are those of {age} ago."
-        yield warning("quotas", text, "See whether the Hub runs, and the node manager's log."), None
+        yield warning("quotas", text, "See whether the Hub runs, and the node manager's log.")
     for text in status.get("left_out", ()):
-        yield warning("GPU", text, "jupyter gpushare status shows when it is shared again."), None
+        yield warning("GPU", text, "jupyter gpushare status shows when it is shared again.")
     for gpu in status["gpus"]:
         if gpu["health"] != "ok":
             text = f"GPU {gpu_number(gpu)} ({gpu['uuid']}): {gpu['problem'] or 'lost'}"
-            yield problem("GPU", text, "Look at the system log; the GPU may need a reset."), None
+            yield problem("GPU", text, "Look at the system log; the GPU may need a reset.")
         if gpu["squatters"]:
             text = (
                 f"GPU {gpu_number(gpu)}: {len(gpu['squatters'])} process(es) use memory without a"
                 " lease or beyond their limit."
             )
-            yield warning("GPU", text, "jupyter gpushare status shows them."), None
+            yield warning("GPU", text, "jupyter gpushare status shows them.")
+    return dict(node)
 
 
 def editors(environ: Mapping[str, str]) -> Check:
@@ -368,8 +362,6 @@ def editors(environ: Mapping[str, str]) -> Check:
     An editor starts no Jupyter server that would host one. A warning only where we were started in
     an editor's terminal.
     """
-    from ..protocol.address import find_socket, is_administrators
-
     name, level = "editors", ok if _EDITORS.isdisjoint(environ) else warning
     found = find_socket(environ)
     if found is None:
@@ -388,8 +380,6 @@ _EDITORS: Final = frozenset({"VSCODE_IPC_HOOK_CLI", "VSCODE_PID", "PYCHARM_HOSTE
 
 
 def _or_clear(found: Found) -> str:
-    from ..protocol.address import AWAY_FOR, CLEARED_BY, SYSTEM_SOCKET
-
     if found.configured:
         return f" Or unset {names.SOCKET}."
     if found.path != SYSTEM_SOCKET:
@@ -407,8 +397,6 @@ _NO_PRESET: Final = (
 
 
 def _lacks(hello: Mapping[str, Any]) -> str:
-    from ..protocol.messages import FEATURES
-
     lacks = [name for name in FEATURES if name not in hello["features"]]
     return f" It does not know {', '.join(lacks)}." if lacks else ""
 

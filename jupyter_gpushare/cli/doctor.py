@@ -8,7 +8,6 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from ..console.verb import Verb, flag, option, options
 from ..daemon.membership import POOL_DIRECTORY
@@ -131,10 +130,7 @@ def examine(environ: Mapping[str, str], ledger: Path, platform: str) -> Iterator
     yield checks.server_extension()
     yield checks.panel()
     yield checks.ipython_extension()
-    node: dict[str, Any] | None = None
-    for check, found in checks.node_manager(environ):
-        node = found or node
-        yield check
+    node = yield from checks.node_manager(environ)
     yield checks.editors(environ)
     answer = checks.ask_nvml()
     yield checks.nvml(node, answer)

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
+from ..console.node import Node, NodeRefused, NodeSilent
 from ..hub.configuration import SpawnerKind, spawner_kind, spawner_sections, value
 from ..hub.setup import NODE_SCOPES, only_looking
 from ..protocol import heldport, names
@@ -336,8 +337,6 @@ def _group_quotas(c: Config) -> Iterator[Check]:
 
 def identity(socket: str | None) -> Iterator[Check]:
     """Whether the node manager that servers will find knows people by their tokens."""
-    from ..console.node import Node, NodeRefused, NodeSilent
-
     if socket is None:
         return
     try:

@@ -7,7 +7,9 @@ from typing import Any, ClassVar, Final
 
 from ..console.node import Node, connect
 from ..console.verb import Option, Refused, UsageError, Verb, flag, option, options
+from ..protocol.messages import Method
 from ..protocol.quota import about, fields_of, read_text, source_text, value_text
+from ..protocol.said import format_hours
 from ..protocol.sizes import parse_share
 from ..protocol.tables import table
 from ..protocol.words import parse_word
@@ -74,8 +76,6 @@ class QuotaListApp(AtNode):
     description = """List every environment's quota and where it comes from (administrators)."""
 
     def run(self, arguments: list[str]) -> int:
-        from ..protocol.messages import Method
-
         with self.connect() as node:
             answer = node.call(Method.QUOTA_LIST)
         rows = [(quota["environment"], quota) for quota in answer["quotas"]]
@@ -107,8 +107,6 @@ class QuotaSetApp(Whose):
 
     def run(self, arguments: list[str]) -> int:
         said, whose = self.whose(arguments)
-        from ..protocol.messages import Method
-
         given = {name: getattr(self, name) for name in FIELDS}
         if self.no_budget and given["gpu_hours"] is not None:
             raise UsageError("either --gpu-hours or --no-budget, not both")
@@ -130,8 +128,6 @@ class QuotaSetApp(Whose):
 
     def smallest(self, node: Node) -> int:
         """Bytes of the GPU of which a part is meant. Raises `Refused` where there is none."""
-        from ..protocol.messages import Method
-
         sizes = [int(gpu["memory"]) for gpu in node.call(Method.STATUS)["gpus"]]
         if not sizes:
             raise Refused("this node has no GPU to take a part of: say a size, such as 8GiB")
@@ -157,8 +153,6 @@ class QuotaUnsetApp(Whose):
 
     def run(self, arguments: list[str]) -> int:
         said, whose = self.whose(arguments)
-        from ..protocol.messages import Method
-
         with self.connect() as node:
             if self.only:
                 quota = node.call(Method.QUOTA_SET, **whose, follow=list(self.only))
@@ -211,8 +205,6 @@ def _cell(name: str, own: Mapping[str, Any], quota: Mapping[str, Any]) -> Any:
 
 def _hours(quota: Mapping[str, Any]) -> str:
     """The budget, with what is spent of it where that is told."""
-    from ..protocol.said import format_hours
-
     budget = quota.get("budget")
     when = (budget or quota).get("when")
     more = "" if when is None else f" {when}"

@@ -220,8 +220,7 @@ def own_status(
     status: Mapping[str, Any], learn: Callable[[str], object] = lambda name: None
 ) -> dict[str, Any]:
     """A status without other people's names, and without names of notebooks and jobs."""
-    told = without_private(status, documents.Status, status["environment"], learn)
-    return dict(told)
+    return dict(without_private(status, documents.Status, status["environment"], learn))
 
 
 def own_history(

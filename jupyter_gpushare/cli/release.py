@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..console.node import connect, whole_status
 from ..console.verb import Refused, UsageError, Verb, option
+from ..protocol.messages import Method
 
 if TYPE_CHECKING:
     from ..protocol import documents as doc
@@ -36,7 +37,6 @@ class ReleaseApp(Verb):
         if not arguments:
             raise UsageError("release which lease? `jupyter gpushare leases` lists them.")
         from ..client.words.render import short
-        from ..protocol.messages import Method
 
         done = []
         with connect() as node:

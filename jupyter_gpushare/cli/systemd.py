@@ -111,15 +111,10 @@ def _find(name: str) -> Path | None:
     beside = Path(__file__).parents[2] / "etc" / "systemd" / name
     if beside.is_file():
         return beside
-    try:
-        files = importlib.metadata.files("jupyter_gpushare") or []
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    installed = importlib.metadata.distributions(name="jupyter_gpushare")
     wanted = ("share", "jupyter_gpushare", "systemd", name)
-    for entry in files:
-        if entry.parts[-4:] == wanted:
-            return Path(str(entry.locate()))
-    return None
+    entries = (entry for one in installed for entry in one.files or ())
+    return next((Path(str(e.locate())) for e in entries if e.parts[-4:] == wanted), None)
 
 
 def install(path: Path, text: str) -> str:

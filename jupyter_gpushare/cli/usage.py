@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ..console.node import connect
 from ..console.verb import Refused, Verb, option
+from ..protocol.messages import Method
 from ..protocol.tables import table
 from ..protocol.times import parse_duration
 from ..satellites import Part, take
@@ -47,8 +48,6 @@ class UsageApp(Verb):
     )
 
     def run(self, arguments: list[str]) -> int:
-        from ..protocol.messages import Method
-
         if self.trace:
             return self._trace()
         if self.by == "day":
@@ -81,8 +80,6 @@ class UsageApp(Verb):
         )
 
     def _by_day(self) -> int:
-        from ..protocol.messages import Method
-
         days = min(366, max(1, math.ceil(self.since / 86400)))
         with connect() as node:
             answer = node.call(

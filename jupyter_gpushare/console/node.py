@@ -146,14 +146,12 @@ _BEGIN: Final = "start it, or try again in a moment if it is being restarted"
 
 
 def _unreachable(who: str, path: str, error: OSError) -> str:
-    if isinstance(error, FileNotFoundError):
-        why = f"there is no socket. The {who} is not running: {_BEGIN}"
-    elif isinstance(error, ConnectionRefusedError):
-        why = f"nobody listens. The {who} has ended: {_BEGIN}"
-    elif isinstance(error, PermissionError):
-        why = "you may not use that socket"
-    else:
-        why = error.strerror or str(error)
+    known = {
+        FileNotFoundError: f"there is no socket. The {who} is not running: {_BEGIN}",
+        ConnectionRefusedError: f"nobody listens. The {who} has ended: {_BEGIN}",
+        PermissionError: "you may not use that socket",
+    }
+    why = known.get(type(error)) or error.strerror or str(error)
     return f"The {who} at {path} cannot be reached: {why}."
 
 

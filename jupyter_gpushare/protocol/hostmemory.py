@@ -127,8 +127,7 @@ def look(root: Path = Path("/"), *, groups: bool = True) -> Seen:
 
     ``groups``: those around it count.
     """
-    around = _around(root) if groups else iter(())
-    return Seen(_text(root / "proc/meminfo"), tuple(around))
+    return Seen(_text(root / "proc/meminfo"), tuple(_around(root)) if groups else ())
 
 
 def _around(root: Path) -> Iterator[Group]:

@@ -151,10 +151,18 @@ def _text(form: Text) -> Callable[[Any], str]:
     return read
 
 
-def _any_text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise _Wrong(" must be a text.")
-    return value
+def _exactly(kind: type, what: str) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise _Wrong(f" must be {what}.")
+        return value
+
+    return read
+
+
+_any_text: Final = _exactly(str, "a text")
+_flag: Final = _exactly(bool, "true or false")
+_object: Final = _exactly(dict, "an object")
 
 
 def _member(kind: type[Enum]) -> Callable[[Any], Enum]:
@@ -216,12 +224,6 @@ def _period(value: Any) -> str:
         raise _Wrong(f": {error}") from error
 
 
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _Wrong(" must be true or false.")
-    return value
-
-
 def _list(
     read_one: Callable[[Any], Any], kind: type, plural: str
 ) -> Callable[[Any], tuple[Any, ...]]:
@@ -238,17 +240,10 @@ def _mapping(
     read_name: Callable[[Any], Any], read_one: Callable[[Any], Any]
 ) -> Callable[[Any], dict[Any, Any]]:
     def read(value: Any) -> dict[Any, Any]:
-        if not isinstance(value, dict):
-            raise _Wrong(" must be an object.")
-        return {read_name(name): read_one(one) for name, one in value.items()}
+        return {read_name(name): read_one(one) for name, one in _object(value).items()}
 
     return read
 
 
 def _part(read_one: Callable[[dict[str, Any]], Any]) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        if not isinstance(value, dict):
-            raise _Wrong(" must be an object.")
-        return read_one(value)
-
-    return read
+    return lambda value: read_one(_object(value))

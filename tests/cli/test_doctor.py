@@ -225,7 +225,7 @@ def test_no_node_manager_is_a_warning(quick: Quick, tmp_path: Path) -> None:
 def test_whether_an_editors_kernels_find_one(
     found: Found | None, level: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jupyter_gpushare.protocol.address.find_socket", lambda environ: found)
+    monkeypatch.setattr("jupyter_gpushare.cli.checks.find_socket", lambda environ: found)
     environ = {"JUPYTER_RUNTIME_DIR": "/run/me"}
     check = checks.editors({**environ, "VSCODE_PID": "4711"})
     assert (check.level.value, said in check.text) == (level, True), check
