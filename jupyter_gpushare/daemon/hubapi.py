@@ -15,9 +15,10 @@ import contextlib
 import json
 import ssl
 from collections.abc import AsyncIterator, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
+from weakref import WeakValueDictionary
 
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 
@@ -74,14 +75,6 @@ class Answer:
     body: Any
 
 
-@dataclass(slots=True)
-class _Line:
-    """The questions of one owner: how many may be open at once, and how many there are."""
-
-    gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(EACH))
-    length: int = 0
-
-
 class HubApi:
     """Asks the Hub's REST API at ``url`` (``http://…/hub/api``).
 
@@ -96,7 +89,8 @@ class HubApi:
         self._trust = trust
         self._timeout = timeout
         self._client: AsyncHTTPClient | None = None
-        self._lines: dict[Hashable, _Line] = {}
+        #: By owner; one is there as long as somebody waits in it.
+        self._gates = WeakValueDictionary[Hashable, asyncio.Semaphore]()
         # First come, first served: each owner has few here.
         self._open = asyncio.Semaphore(AT_ONCE)
         # When it did not answer, and how; until it does.
@@ -116,21 +110,15 @@ class HubApi:
 
     @contextlib.asynccontextmanager
     async def _turn(self, owner: Hashable) -> AsyncIterator[None]:
-        line = self._lines.setdefault(owner, _Line())
-        line.length += 1
-        try:
-            async with contextlib.AsyncExitStack() as stack:
-                try:
-                    async with asyncio.timeout(2 * self._timeout):
-                        for gate in (line.gate, self._open):
-                            await stack.enter_async_context(gate)
-                except TimeoutError:
-                    raise HubUnreachable("too many questions wait for it") from None
-                yield
-        finally:
-            line.length -= 1
-            if not line.length:
-                del self._lines[owner]
+        own = self._gates.setdefault(owner, asyncio.Semaphore(EACH))
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(2 * self._timeout):
+                    for gate in (own, self._open):
+                        await stack.enter_async_context(gate)
+            except TimeoutError:
+                raise HubUnreachable("too many questions wait for it") from None
+            yield
 
     async def _ask(self, path: tuple[str, ...], token: str, offset: int) -> Answer:
         if self._client is None:

@@ -97,7 +97,7 @@ _ADD_TO_BUCKET = """
 
 _SUM = """
     SELECT environment, SUM(held), SUM(busy), COUNT(DISTINCT lease), SUM(leases),
-           SUM(rested), SUM(resident)
+           SUM(rested), SUM(resident) / 1073741824.0
       FROM (
         SELECT environment, lease, 0 AS leases,
                gpus * (MIN(end_wall, :until) - MAX(start_wall, :since)) AS held,
@@ -167,7 +167,7 @@ _DAYS = """
     SELECT day, SUM(own * gpus * seconds), SUM(own * busy * seconds),
            COUNT(DISTINCT CASE WHEN own THEN lease END), SUM(own * leases),
            SUM(gpus * seconds), SUM(busy * seconds),
-           SUM(own * rests * seconds), SUM(own * memory * seconds)
+           SUM(own * rests * seconds), SUM(own * memory * seconds) / 1073741824.0
       FROM seconds GROUP BY day
 """
 
@@ -176,8 +176,8 @@ _DAYS = """
 class UsageRow:
     """The use of one environment in a window; ``leases`` is how many leases held a GPU in it.
 
-    ``gpu_seconds_rested`` are those held in which its tasks had no turn; ``resident_bytes`` are
-    byte-seconds of reserved memory.
+    ``gpu_seconds_rested`` are those held in which its tasks had no turn; ``resident_gib_seconds``
+    are GiB of reserved memory times seconds.
     """
 
     environment: str
@@ -185,17 +185,12 @@ class UsageRow:
     gpu_seconds_busy: float
     leases: int
     gpu_seconds_rested: float = 0.0
-    resident_bytes: float = 0.0
+    resident_gib_seconds: float = 0.0
 
     @property
     def gpu_seconds_charged(self) -> float:
         """What counts towards a budget: turns, and time held where nobody takes turns."""
         return max(0.0, self.gpu_seconds_held - self.gpu_seconds_rested)
-
-    @property
-    def resident_gib_seconds(self) -> float:
-        """Reserved memory, in GiB times seconds."""
-        return self.resident_bytes / 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,8 +409,8 @@ def days_until(now: float, count: int, utc_offset: float) -> list[tuple[float, f
 class UsageDay:
     """The use of one environment on one day; without names, of all environments together.
 
-    ``start`` and ``end`` are unix seconds, ``leases`` a count, ``resident_bytes`` byte-seconds of
-    reserved memory, the others GPU-seconds; ``rested`` are those held without a turn.
+    ``start`` and ``end`` are unix seconds, ``leases`` a count, ``resident_gib_seconds`` GiB of
+    reserved memory times seconds, the others GPU-seconds; ``rested`` are those held without a turn.
     """
 
     start: float
@@ -426,17 +421,12 @@ class UsageDay:
     node_held: float = 0.0
     node_busy: float = 0.0
     rested: float = 0.0
-    resident_bytes: float = 0.0
+    resident_gib_seconds: float = 0.0
 
     @property
     def charged(self) -> float:
         """What counts towards a budget: turns, and time held where nobody takes turns."""
         return max(0.0, self.held - self.rested)
-
-    @property
-    def resident_gib_seconds(self) -> float:
-        """Reserved memory, in GiB times seconds."""
-        return self.resident_bytes / 2**30
 
 
 def daily(

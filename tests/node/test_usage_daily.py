@@ -76,7 +76,7 @@ def by_usage(
                 "node_held": sum(row.gpu_seconds_held for row in rows),
                 "node_busy": sum(row.gpu_seconds_busy for row in rows),
                 "rested": sum(row.gpu_seconds_rested for row in own),
-                "resident_bytes": sum(row.resident_bytes for row in own),
+                "resident_gib_seconds": sum(row.resident_gib_seconds for row in own),
             }
         )
     return result

@@ -21,7 +21,7 @@ from jupyter_gpushare.protocol.checkpoint import (
 from jupyter_gpushare.protocol.processes import start_time, user_ids
 
 from . import ability, sequence
-from .workerlink import WorkerDied, WorkerLate, WorkerLink
+from .workerlink import WorkerLink, WorkerLost
 
 #: Seconds that a new worker may take to load the driver; ``cuInit`` alone can take three.
 LOAD_SECONDS: Final = 20.0
@@ -98,7 +98,7 @@ class Operations:
     def _probe(self, target: Target | None, seconds: float) -> Ability:
         try:
             said = self._link.ask({"step": "probe"}, seconds)
-        except (WorkerLate, WorkerDied):
+        except WorkerLost:
             return ability.cannot_load(Cause.TIMEOUT, "it hung")
         found = ability.judge(said)
         if not found.usable or target is None:
@@ -134,14 +134,9 @@ class Operations:
             said = self._link.ask(command, call.seconds)
         except _NotLoaded as error:
             return sequence.Answer(code=999, error=str(error), seconds=time.monotonic() - began)
-        except WorkerLate:
-            return sequence.Answer(
-                late=True, gone=_is_gone(target), seconds=time.monotonic() - began
-            )
-        except WorkerDied:
-            return sequence.Answer(
-                died=True, gone=_is_gone(target), seconds=time.monotonic() - began
-            )
+        except WorkerLost as lost:
+            seconds, gone = time.monotonic() - began, _is_gone(target)
+            return sequence.Answer(late=lost.late, died=not lost.late, gone=gone, seconds=seconds)
         state = said.get("state")
         return sequence.Answer(
             state=None if state is None else State(state),
@@ -158,10 +153,9 @@ class Operations:
         self._loaded = None
         try:
             said = self._link.ask({"step": "load"}, seconds)
-        except WorkerLate:
-            raise _NotLoaded(Cause.TIMEOUT, "the driver did not start in time") from None
-        except WorkerDied as error:
-            raise _NotLoaded(Cause.DRIVER, f"the worker died as it started ({error})") from error
+        except WorkerLost as lost:
+            cause = Cause.TIMEOUT if lost.late else Cause.DRIVER
+            raise _NotLoaded(cause, f"the worker was lost as it started: {lost}") from lost
         if (cause := said.get("cannot_load")) is not None:
             raise _NotLoaded(Cause(cause), str(said["error"]), said.get("bindings"))
         if said["code"]:

@@ -20,12 +20,12 @@ from jupyter_gpushare.protocol import names
 _BURIAL: Final = 2.0
 
 
-class WorkerLate(Exception):
-    """It did not answer in time and was killed."""
+class WorkerLost(Exception):
+    """It is no more: ``late`` where it was killed as it did not answer, else it ended by itself."""
 
-
-class WorkerDied(Exception):
-    """It ended by itself; the text says how."""
+    def __init__(self, how: str, *, late: bool = False) -> None:
+        super().__init__(how)
+        self.late = late
 
 
 def let_go(process: subprocess.Popen[bytes]) -> None:
@@ -51,8 +51,7 @@ class WorkerLink:
     def ask(self, command: dict[str, Any], seconds: float) -> dict[str, Any]:
         """The worker's answer within ``seconds``.
 
-        Raises :class:`WorkerLate` and :class:`WorkerDied`; the next question then
-        goes to a new worker.
+        Raises :class:`WorkerLost`; the next question then goes to a new worker.
         """
         self._unburied = [one for one in self._unburied if one.poll() is None]
         if self._process is None or self._process.poll() is not None:
@@ -65,7 +64,7 @@ class WorkerLink:
             process.stdin.write(line)
             process.stdin.flush()
         except BrokenPipeError:
-            raise self._died() from None
+            raise self._died(process) from None
         return self._read(process, time.monotonic() + seconds)
 
     def close(self) -> None:
@@ -101,22 +100,20 @@ class WorkerLink:
             if left <= 0 or not poll.poll(left * 1000):
                 self._process = None
                 self._kill(process)
-                raise WorkerLate
+                raise WorkerLost("it did not answer in time", late=True)
             more = os.read(descriptor, 65536)
             if not more:
-                raise self._died()
+                raise self._died(process)
             data += more
         answer = json.loads(data)
         assert isinstance(answer, dict)
         return answer
 
-    def _died(self) -> WorkerDied:
-        process, self._process = self._process, None
-        if process is None:
-            return WorkerDied("it was not there")
+    def _died(self, process: subprocess.Popen[bytes]) -> WorkerLost:
+        self._process = None
         self._kill(process)
         code = process.returncode
-        return WorkerDied("it cannot be ended" if code is None else f"exit status {code}")
+        return WorkerLost("it cannot be ended" if code is None else f"exit status {code}")
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
         process.kill()

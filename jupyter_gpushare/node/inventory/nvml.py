@@ -19,6 +19,7 @@ Nothing here is initialised at import, nor when an inventory is made: the first 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -184,7 +185,7 @@ class NvmlInventory:
         self._xids: dict[tuple[str, int | None], int] = {}
         self._lost_boards: set[str] = set()
         self._readings_with_loss = 0
-        self._told: set[str] = set()
+        self._tell_once = functools.cache(functools.partial(_log.warning, "%s"))
         self._left_out: tuple[LeftOut, ...] = ()
         # The newest stamp of each device's samples of work, as the driver counts them.
         self._sampled: dict[GpuUuid, int] = {}
@@ -507,11 +508,6 @@ class NvmlInventory:
         # Samples without any work are not given.
         return {pid: sum(some) / max(1, len(some)) for pid, some in shares.items()}
 
-    def _tell_once(self, sentence: str) -> None:
-        if sentence not in self._told:
-            self._told.add(sentence)
-            _log.warning("%s", sentence)
-
 
 # The newest call first; a driver that lacks it gets the one before.
 _PROCESS_LISTS: tuple[tuple[Callable[[_Handle], Any], ...], ...] = (
@@ -638,27 +634,24 @@ def _utilisation(handle: _Handle) -> float | None:
 
 def _sensors(handle: _Handle) -> Sensors:
     """A MIG instance, for example, has none."""
+    warm = _told(_TEMPERATURES, handle, pynvml.NVML_TEMPERATURE_GPU)
     milliwatt = _told((pynvml.nvmlDeviceGetPowerUsage,), handle)
     return Sensors(
-        temperature=_told(_TEMPERATURES, handle, pynvml.NVML_TEMPERATURE_GPU),
+        temperature=None if warm is None else float(warm),
         power=None if milliwatt is None else milliwatt / 1000,
     )
 
 
 def _build(handle: _Handle) -> Build:
-    cores = _told((pynvml.nvmlDeviceGetNumGpuCores,), handle)
-    try:
-        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-    except pynvml.NVMLError as error:
-        _reraise_if_general(error)
-        return Build(None, None if cores is None else int(cores))
-    return Build(float(f"{major}.{minor}"), None if cores is None else int(cores))
+    found = _told((pynvml.nvmlDeviceGetCudaComputeCapability,), handle)
+    capability = None if found is None else float(f"{found[0]}.{found[1]}")
+    return Build(capability, _told((pynvml.nvmlDeviceGetNumGpuCores,), handle))
 
 
-def _told(versions: tuple[Callable[..., Any], ...], *about: Any) -> float | None:
+def _told(versions: tuple[Callable[..., Any], ...], *about: Any) -> Any:
     for version in versions:
         try:
-            return float(version(*about))
+            return version(*about)
         except pynvml.NVMLError as error:
             _reraise_if_general(error)  # other trouble with the GPU is its reading's to tell
     return None
@@ -666,8 +659,8 @@ def _told(versions: tuple[Callable[..., Any], ...], *about: Any) -> float | None
 
 def _compute_mode(handle: _Handle) -> int | None:
     """``None`` where it has none, as a MIG device."""
-    mode = _told((pynvml.nvmlDeviceGetComputeMode,), handle)
-    return None if mode is None else int(mode)
+    mode: int | None = _told((pynvml.nvmlDeviceGetComputeMode,), handle)
+    return mode
 
 
 def _in_mig_mode(handle: _Handle) -> bool:
