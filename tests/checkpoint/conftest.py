@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from support.cuda_fixtures import cuda_stubs, cuda_world
 from support.node import until
 
 from jupyter_gpushare.client.memory.driver import DriverCheckpoint
+from jupyter_gpushare.protocol.checkpoint import Outcome
 
 __all__ = ["cuda_stubs", "cuda_world"]
 
@@ -44,12 +47,54 @@ def place() -> Iterator[Path]:
 def drive(cuda_world: CudaWorld, place: Path) -> Drive:
     """The driver checkpoint of a program, through this test's helper."""
 
-    def make(program: CudaProgram | int, **options: Any) -> DriverCheckpoint:
-        pid = program if isinstance(program, int) else program.pid
+    def make(program: CudaProgram | int | None, **options: Any) -> DriverCheckpoint:
+        pid = program.pid if isinstance(program, CudaProgram) else program
         options = {"environ": cuda_world.environ(), "place": str(place), **options}
         return DriverCheckpoint(pid=pid, **options)
 
     return make
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A process on the only GPU, and where the helper of this test listens."""
+
+    world: CudaWorld
+    program: CudaProgram
+    place: Path
+    drive: Drive
+
+    def driver(self, **options: Any) -> DriverCheckpoint:
+        """The driver checkpoint of the process."""
+        return self.drive(self.program, **options)
+
+    @property
+    def pid(self) -> int:
+        """The helper that is there."""
+        pid = helper_pid(self.place)
+        assert pid is not None
+        return pid
+
+    def helper(self) -> int:
+        """The pid of the helper, started."""
+        self.driver().state()
+        return self.pid
+
+    def parking(self, seconds: float = 60) -> Future[Outcome]:
+        """The outcome of a park that goes on meanwhile."""
+        threads = ThreadPoolExecutor(1)
+        parked = threads.submit(self.driver().park, seconds, 1)
+        threads.shutdown(wait=False)
+        return parked
+
+    def state(self) -> int | None:
+        """The driver's own word of the process."""
+        return self.world.state_of(self.program.pid)
+
+
+@pytest.fixture
+def stage(cuda_world: CudaWorld, program: CudaProgram, place: Path, drive: Drive) -> Stage:
+    return Stage(cuda_world, program, place, drive)
 
 
 @pytest.fixture

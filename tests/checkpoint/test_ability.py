@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from support.cuda import Call, Cuda, CudaProgram, CudaWorld
+from support.cuda import Call, Cuda, CudaWorld
 
 from jupyter_gpushare.client.memory.driver import DriverCheckpoint
 from jupyter_gpushare.node.checkpoint.ability import judge
 from jupyter_gpushare.node.checkpoint.worker import permutation
 from jupyter_gpushare.protocol.checkpoint import Cause
 
-from .conftest import Drive
+from .conftest import Drive, Stage
 
 
-def test_all_is_well(cuda_world: CudaWorld, gpu: str, program: CudaProgram, drive: Drive) -> None:
-    ability = drive(program).probe()
+def test_all_is_well(stage: Stage, gpu: str) -> None:
+    ability = stage.driver().probe()
     assert ability.usable, ability
     assert ability.cause is None
     assert "13.0" in ability.why
@@ -60,17 +60,15 @@ def test_what_the_driver_says_is_judged(
     assert re.search(words, "\n".join((found.why, found.migration_why, *found.cautions)))
 
 
-def test_an_old_driver_touches_nothing(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive
-) -> None:
-    cuda_world.set_version(12040)
-    assert drive(program).probe().cause is Cause.OLD_DRIVER
-    assert drive(program).park(5, 1).cause is Cause.NOT_SUPPORTED
+def test_an_old_driver_touches_nothing(stage: Stage) -> None:
+    stage.world.set_version(12040)
+    assert stage.driver().probe().cause is Cause.OLD_DRIVER
+    assert stage.driver().park(5, 1).cause is Cause.NOT_SUPPORTED
 
 
-def test_it_may_not(cuda_world: CudaWorld, program: CudaProgram, drive: Drive) -> None:
-    cuda_world.fault(Call.STATE, Cuda.OPERATING_SYSTEM)
-    ability = drive(program).probe()
+def test_it_may_not(stage: Stage) -> None:
+    stage.world.fault(Call.STATE, Cuda.OPERATING_SYSTEM)
+    ability = stage.driver().probe()
     assert (ability.usable, ability.cause) == (False, Cause.NOT_PERMITTED)
     assert "ptrace" in ability.why
 
@@ -81,13 +79,13 @@ def test_a_process_without_cuda_is_no_reason_against_it(
     assert drive(os.getpid()).probe().usable
 
 
-def test_no_driver(cuda_world: CudaWorld, program: CudaProgram, drive: Drive) -> None:
-    cuda_world.refuse_cuda(Cuda.NO_DEVICE)
-    ability = drive(program).probe()
+def test_no_driver(stage: Stage) -> None:
+    stage.world.refuse_cuda(Cuda.NO_DEVICE)
+    ability = stage.driver().probe()
     assert (ability.usable, ability.cause) == (False, Cause.NO_DRIVER)
     assert "CUDA_ERROR_NO_DEVICE" in ability.why
-    cuda_world.refuse_cuda(None)
-    assert drive(program).probe().usable
+    stage.world.refuse_cuda(None)
+    assert stage.driver().probe().usable
 
 
 def test_no_driver_library(place: Path) -> None:

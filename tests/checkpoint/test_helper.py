@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pynvml
 import pytest
@@ -19,7 +17,6 @@ from support.cuda import (
     GIB,
     Call,
     Cuda,
-    CudaProgram,
     CudaWorld,
     children_of,
     has_ended,
@@ -27,10 +24,9 @@ from support.cuda import (
 )
 from support.node import until
 
-from jupyter_gpushare.client.memory.driver import DriverCheckpoint
 from jupyter_gpushare.protocol.checkpoint import Cause, Outcome, Result, State
 
-from .conftest import Drive
+from .conftest import Drive, Stage
 
 
 @contextmanager
@@ -58,15 +54,13 @@ def well(outcome: Outcome) -> Outcome:
 # -- the straight way ------------------------------------------------------------------------
 
 
-def test_park_gives_everything_back_and_resume_brings_it_again(
-    cuda_world: CudaWorld, gpu: str, program: CudaProgram, drive: Drive
-) -> None:
-    address = program.allocate(4 * GIB)
-    program.write(address, "the answer is 42")
-    before = program.checksum(address, 4096)
-    driver = drive(program)
-    with nvml(cuda_world):
-        assert shown(gpu) == {program.pid: 5 * GIB + CONTEXT}
+def test_park_gives_everything_back_and_resume_brings_it_again(stage: Stage, gpu: str) -> None:
+    address = stage.program.allocate(4 * GIB)
+    stage.program.write(address, "the answer is 42")
+    before = stage.program.checksum(address, 4096)
+    driver = stage.driver()
+    with nvml(stage.world):
+        assert shown(gpu) == {stage.program.pid: 5 * GIB + CONTEXT}
 
         outcome = well(driver.park(10, 1))
         assert outcome.state is State.CHECKPOINTED
@@ -74,11 +68,11 @@ def test_park_gives_everything_back_and_resume_brings_it_again(
         assert shown(gpu) == {}
         assert driver.state() is State.CHECKPOINTED
 
-        program.begin("checksum", address, 4096)
-        assert not program.has_answered(0.1)  # its next GPU call waits
+        stage.program.begin("checksum", address, 4096)
+        assert not stage.program.has_answered(0.1)  # its next GPU call waits
         assert well(driver.resume(None, 10)).state is State.RUNNING
-        assert program.finish() == before
-        assert shown(gpu) == {program.pid: 5 * GIB + CONTEXT}
+        assert stage.program.finish() == before
+        assert shown(gpu) == {stage.program.pid: 5 * GIB + CONTEXT}
 
 
 def test_resume_on_another_gpu(cuda_world: CudaWorld, drive: Drive) -> None:
@@ -111,23 +105,21 @@ def test_a_gpu_of_another_kind_is_refused_and_nothing_is_lost(
         well(driver.resume(None, 10))
 
 
-def test_gpu_work_that_goes_on_is_left_alone(program: CudaProgram, drive: Drive) -> None:
-    driver = drive(program)
-    program.work(60_000)
+def test_gpu_work_that_goes_on_is_left_alone(stage: Stage) -> None:
+    driver = stage.driver()
+    stage.program.work(60_000)
     outcome = driver.park(10, 0.2)
     assert (outcome.result, outcome.cause) == (Result.INTACT, Cause.GPU_WORK)
-    program.info()  # it runs
+    stage.program.info()  # it runs
 
 
 # -- errors ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", [Call.STATE, Call.LOCK, Call.CHECKPOINT])
-def test_the_process_dies_in_a_call(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, call: Call
-) -> None:
-    driver = drive(program)
-    cuda_world.kill_target(call)
+def test_the_process_dies_in_a_call(stage: Stage, call: Call) -> None:
+    driver = stage.driver()
+    stage.world.kill_target(call)
     outcome = driver.park(10, 1)
     assert (outcome.result, outcome.cause) == (Result.DEAD, Cause.GONE)
     assert driver.resume(None, 10).result is Result.DEAD
@@ -136,15 +128,12 @@ def test_the_process_dies_in_a_call(
 # -- deadlines -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("call", [Call.LOCK, Call.CHECKPOINT])
-def test_a_park_that_hangs_costs_a_worker_only(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path, call: Call, after: bool
-) -> None:
-    driver = drive(program)
+@pytest.mark.parametrize(("call", "after"), [(Call.LOCK, False), (Call.CHECKPOINT, True)])
+def test_a_park_that_hangs_costs_a_worker_only(stage: Stage, call: Call, after: bool) -> None:
+    driver = stage.driver()
     driver.state()
-    (worker,) = children_of(helper_pid(place) or 0)
-    cuda_world.hang(call, after=after)
+    (worker,) = children_of(helper_pid(stage.place) or 0)
+    stage.world.hang(call, after=after)
     outcome = driver.park(1.5, 0.1)
     assert outcome.replaced
     assert has_ended(worker)
@@ -152,94 +141,70 @@ def test_a_park_that_hangs_costs_a_worker_only(
         assert outcome.result is Result.DONE  # it was done, and the worker's death changes nothing
     else:
         assert (outcome.result, outcome.cause) == (Result.INTACT, Cause.TIMEOUT)
-        program.info()
-    cuda_world.heal()
+        stage.program.info()
+    stage.world.heal()
     well(driver.park(10, 1))
 
 
-def test_a_driver_that_does_not_start(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive
-) -> None:
-    driver = drive(program)
-    cuda_world.hang(Call.INIT)
+def test_a_driver_that_does_not_start(stage: Stage) -> None:
+    driver = stage.driver()
+    stage.world.hang(Call.INIT)
     outcome = driver.park(0.5, 0.1)
     assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.TIMEOUT)
     assert driver.probe(0.5).cause is Cause.TIMEOUT
-    cuda_world.heal()
+    stage.world.heal()
     well(driver.park(10, 1))
 
 
 # -- the helper's death ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("call", [Call.STATE, Call.LOCK, Call.CHECKPOINT])
-def test_the_helper_is_killed_in_park(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path, call: Call, after: bool
-) -> None:
-    driver = drive(program)
-    outcome = _killed_in(cuda_world, place, call, after, lambda: driver.park(20, 1), driver)
-    assert outcome.result is Result.DONE  # the next helper went on where the first one was
-    well(driver.resume(None, 10))
-    program.info()
+@pytest.mark.parametrize(
+    ("call", "after"), [(Call.STATE, False), (Call.LOCK, True), (Call.CHECKPOINT, True)]
+)
+def test_the_helper_is_killed_in_park(stage: Stage, call: Call, after: bool) -> None:
+    well(_killed_in(stage, call, after))  # the next helper went on where the first one was
+    well(stage.driver().resume(None, 10))
+    stage.program.info()
 
 
-def test_what_the_next_helper_refuses_is_not_taken_for_unchanged(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path
-) -> None:
+def test_what_the_next_helper_refuses_is_not_taken_for_unchanged(stage: Stage) -> None:
     """Found by a storm: it was checkpointed, and the kernel believed that it ran on."""
-    driver = drive(program)
+    driver = stage.driver()
 
     def no_state() -> None:
-        cuda_world.fault(Call.STATE, Cuda.UNKNOWN)
-        cuda_world.heal(Call.CHECKPOINT)
+        stage.world.fault(Call.STATE, Cuda.UNKNOWN)
+        stage.world.heal(Call.CHECKPOINT)
 
-    outcome = _killed_in(
-        cuda_world, place, Call.CHECKPOINT, True, lambda: driver.park(20, 1), driver, no_state
-    )
+    outcome = _killed_in(stage, Call.CHECKPOINT, True, no_state)
     assert outcome.result is Result.STUCK
-    assert cuda_world.state_of(program.pid) == 2, "it is checkpointed"
-    cuda_world.heal()
+    assert stage.state() == 2, "it is checkpointed"
+    stage.world.heal()
     well(driver.resume(None, 10))
-    program.info()
+    stage.program.info()
 
 
 def _killed_in(
-    world: CudaWorld,
-    place: Path,
-    call: Call,
-    after: bool,
-    act: Callable[[], Outcome],
-    driver: DriverCheckpoint,
-    heal: Callable[[], None] | None = None,
+    stage: Stage, call: Call, after: bool, heal: Callable[[], None] | None = None
 ) -> Outcome:
-    """Kill the helper, its worker too, while the driver hangs in ``call``; what ``act`` says."""
-    driver.state()
-    helper = helper_pid(place)
-    assert helper is not None
+    """The outcome of a park whose helper and worker are killed while the driver hangs in it."""
+    helper = stage.helper()
     workers = children_of(helper)
-    world.hang(call, after=after)
-    outcomes: list[Outcome] = []
-    thread = threading.Thread(target=lambda: outcomes.append(act()))
-    thread.start()
-    until(lambda: world.is_in(call), "the call that hangs")
-    os.kill(helper, signal.SIGKILL)
-    for worker in workers:
-        os.kill(worker, signal.SIGKILL)
-    (heal or world.heal)()
-    thread.join(60)
-    (outcome,) = outcomes
-    assert helper_pid(place) not in (None, helper), outcome
+    stage.world.hang(call, after=after)
+    parked = stage.parking(20)
+    until(lambda: stage.world.is_in(call), "the call that hangs")
+    for pid in (helper, *workers):
+        os.kill(pid, signal.SIGKILL)
+    (heal or stage.world.heal)()
+    outcome = parked.result(60)
+    assert stage.pid != helper, outcome
     return outcome
 
 
-def test_an_orphaned_worker_ends_by_itself(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path
-) -> None:
-    driver = drive(program)
+def test_an_orphaned_worker_ends_by_itself(stage: Stage) -> None:
+    driver = stage.driver()
     driver.state()
-    helper = helper_pid(place)
-    assert helper is not None
+    helper = stage.pid
     (worker,) = children_of(helper)
     os.kill(helper, signal.SIGKILL)
     until(lambda: has_ended(worker), "the end of the worker")

@@ -7,14 +7,14 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from support.cuda import Call, CudaProgram, CudaWorld, children_of, has_ended, helper_pid
+from support.cuda import Call, CudaProgram, CudaWorld, children_of, has_ended
 from support.node import until
 from support.nvml import STATE_VARIABLE
 
@@ -33,7 +33,7 @@ from jupyter_gpushare.protocol.checkpoint import (
 )
 from jupyter_gpushare.protocol.processes import start_time
 
-from .conftest import Drive, helper_place
+from .conftest import Drive, Stage, helper_place
 
 RUNNING, LOCKED, CHECKPOINTED = 0, 1, 2
 #: Seconds in which a process is unlocked that nobody thinks of any more.
@@ -100,54 +100,40 @@ def program(cuda_world: CudaWorld) -> Iterator[CudaProgram]:
         yield program
 
 
-@pytest.fixture
-def state(cuda_world: CudaWorld, program: CudaProgram) -> Iterator[Callable[[], int | None]]:
-    """The driver's state of the process, which runs before and after each test."""
-
-    def state() -> int | None:
-        return cuda_world.state_of(program.pid)
-
-    assert state() == RUNNING
-    yield state
-    cuda_world.heal()
-    until_free(state, program)
+@pytest.fixture(autouse=True)
+def _it_runs_before_and_after_each_test(stage: Stage) -> Iterator[None]:
+    assert stage.state() == RUNNING
+    yield
+    stage.world.heal()
+    until_free(stage)
 
 
-def until_free(
-    state: Callable[[], int | None], program: CudaProgram, within: float = WITHIN
-) -> None:
-    until(lambda: state() == RUNNING, "it is unlocked", within)
-    program.info()
+def until_free(stage: Stage, within: float = WITHIN) -> None:
+    until(lambda: stage.state() == RUNNING, "it is unlocked", within)
+    stage.program.info()
 
 
-def test_its_calls_wait_with_its_memory_in_place_until_somebody_says_so(
-    cuda_world: CudaWorld,
-    program: CudaProgram,
-    drive: Drive,
-    state: Callable[[], int | None],
-) -> None:
-    before = cuda_world.held_by(program.pid)
-    with held(drive(program)) as lock:
+def test_its_calls_wait_with_its_memory_in_place_until_somebody_says_so(stage: Stage) -> None:
+    before = stage.world.held_by(stage.program.pid)
+    with held(stage.driver()) as lock:
         lock.until_locked()
-        assert state() == LOCKED
-        assert cuda_world.held_by(program.pid) == before
-        program.begin("info")
-        assert not program.has_answered(0.3)
+        assert stage.state() == LOCKED
+        assert stage.world.held_by(stage.program.pid) == before
+        stage.program.begin("info")
+        assert not stage.program.has_answered(0.3)
         lock.wire.send(b"your turn\n")
-        program.finish()
+        stage.program.finish()
         outcome = lock.outcome()
-        assert (outcome.result, state()) == (Result.DONE, RUNNING)
+        assert (outcome.result, stage.state()) == (Result.DONE, RUNNING)
         assert {"lock", "held", "unlock"} <= outcome.seconds.keys()
         assert lock.wire.recv(100) == b"", "the connection has ended, though its asker has it open"
 
 
-def test_it_ends_by_itself(
-    program: CudaProgram, drive: Drive, state: Callable[[], int | None]
-) -> None:
-    with held(drive(program), 0.5) as lock:
+def test_it_ends_by_itself(stage: Stage) -> None:
+    with held(stage.driver(), 0.5) as lock:
         lock.until_locked()
         outcome = lock.outcome()
-    assert (outcome.result, state()) == (Result.DONE, RUNNING)
+    assert (outcome.result, stage.state()) == (Result.DONE, RUNNING)
     assert 0.5 <= outcome.seconds["held"] < 5
 
 
@@ -169,82 +155,63 @@ def test_ten_seconds_are_the_longest_whatever_is_asked(
         assert 0.2 <= holding.hold(request, theirs).seconds["held"] < 8
 
 
-def test_a_node_manager_that_dies_unlocks(
-    program: CudaProgram, drive: Drive, state: Callable[[], int | None]
-) -> None:
-    with held(drive(program)) as lock:
+def test_a_node_manager_that_dies_unlocks(stage: Stage) -> None:
+    with held(stage.driver()) as lock:
         lock.until_locked()
         lock.wire.close()
         assert lock.outcome().result is Result.DONE
-    assert state() == RUNNING
+    assert stage.state() == RUNNING
 
 
-def test_an_asker_that_hangs_up_unlocks(
-    program: CudaProgram, drive: Drive, place: Path, state: Callable[[], int | None]
-) -> None:
-    drive(program).state()
-    started = start_time(program.pid)
-    assert started is not None
-    with socket.socket(socket.AF_UNIX) as asker:
-        asker.connect(str(place))
-        target = Target(program.pid, started)
-        asker.sendall(encode_request(Request(Action.LOCK, target, 10, 1, hold=10)))
-        until(lambda: state() == LOCKED, "it is locked", WITHIN)
-    until_free(state, program, 5)
+def test_an_asker_that_hangs_up_unlocks(stage: Stage) -> None:
+    stage.helper()
+    with _locked_without_us(stage):
+        pass
+    until_free(stage, 5)
 
 
-def test_anybody_of_its_user_may_unlock_it(
-    program: CudaProgram, drive: Drive, state: Callable[[], int | None]
-) -> None:
-    with held(drive(program)) as lock:
+def test_anybody_of_its_user_may_unlock_it(stage: Stage) -> None:
+    with held(stage.driver()) as lock:
         lock.until_locked()
-        assert drive(program).unlock().result is Result.DONE
-        assert state() == RUNNING
+        assert stage.driver().unlock().result is Result.DONE
+        assert stage.state() == RUNNING
         assert lock.outcome().result is Result.DONE
-    assert drive(program).unlock().result is Result.DONE, "there is nothing to unlock"
+    assert stage.driver().unlock().result is Result.DONE, "there is nothing to unlock"
 
 
-def test_one_that_is_locked_can_be_parked(
-    program: CudaProgram, drive: Drive, state: Callable[[], int | None]
-) -> None:
-    with held(drive(program)) as lock:
+def test_one_that_is_locked_can_be_parked(stage: Stage) -> None:
+    with held(stage.driver()) as lock:
         lock.until_locked()
-        assert drive(program).park(10, 1).result is Result.DONE
+        assert stage.driver().park(10, 1).result is Result.DONE
         lock.outcome()
-        assert state() == CHECKPOINTED, "the end of the lock does not touch what is parked"
-    assert drive(program).unlock().result is Result.DONE
-    assert state() == CHECKPOINTED
-    with held(drive(program)) as lock:
+        assert stage.state() == CHECKPOINTED, "the end of the lock does not touch what is parked"
+    assert stage.driver().unlock().result is Result.DONE
+    assert stage.state() == CHECKPOINTED
+    with held(stage.driver()) as lock:
         outcome = lock.outcome()
     assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.BUSY)
-    assert drive(program).resume(None, 10).result is Result.DONE
+    assert stage.driver().resume(None, 10).result is Result.DONE
 
 
-def test_only_one_lock_at_a_time(program: CudaProgram, drive: Drive) -> None:
-    with held(drive(program)) as first:
+def test_only_one_lock_at_a_time(stage: Stage) -> None:
+    with held(stage.driver()) as first:
         first.until_locked()
-        with held(drive(program)) as second:
+        with held(stage.driver()) as second:
             outcome = second.outcome()
         assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.BUSY)
 
 
-def test_a_long_parking_delays_no_unlock(
-    cuda_world: CudaWorld,
-    program: CudaProgram,
-    drive: Drive,
-    place: Path,
-    state: Callable[[], int | None],
-) -> None:
-    with cuda_world.program() as other, held(drive(program)) as lock:
+def test_a_long_parking_delays_no_unlock(stage: Stage) -> None:
+    with stage.world.program() as other, held(stage.driver()) as lock:
         other.allocate(2**20)
         lock.until_locked()
-        cuda_world.hang(Call.CHECKPOINT)
-        parking = threading.Thread(target=lambda: drive(other).park(60, 1))
+        stage.world.hang(Call.CHECKPOINT)
+        parking = threading.Thread(target=lambda: stage.drive(other).park(60, 1))
         parking.start()
-        until(lambda: cuda_world.is_in(Call.CHECKPOINT), "it is being parked", WITHIN)
+        until(lambda: stage.world.is_in(Call.CHECKPOINT), "it is being parked", WITHIN)
         lock.wire.close()
-        until_free(state, program, 5)
-        cuda_world.heal()
+        until_free(stage, 5)
+        stage.world.heal()
         parking.join(60)
 
 
@@ -252,38 +219,30 @@ def test_a_long_parking_delays_no_unlock(
 
 
 @pytest.mark.parametrize("workers_too", [False, True])
-def test_a_helper_that_is_killed_leaves_nobody_locked(
-    program: CudaProgram,
-    drive: Drive,
-    place: Path,
-    state: Callable[[], int | None],
-    workers_too: bool,
-) -> None:
+def test_a_helper_that_is_killed_leaves_nobody_locked(stage: Stage, workers_too: bool) -> None:
     """Nobody asks for another helper: the kernel may be blocked."""
-    drive(program).state()  # it has the other worker, too
-    with _locked_without_us(program, place, state):
-        helper = _helper(place)
+    stage.driver().state()  # it has the other worker, too
+    with _locked_without_us(stage):
+        helper = stage.pid
         heirs = [pid for pid in children_of(helper) if _is_heir(pid)]
         assert len(heirs) == 1
         workers = [pid for pid in children_of(helper) if pid not in heirs]
-        assert left_locked(str(place)), "it is written down"
+        assert left_locked(str(stage.place)), "it is written down"
         os.kill(helper, signal.SIGKILL)
         for worker in workers if workers_too else ():
             os.kill(worker, signal.SIGKILL)
-        until_free(state, program)
-        assert _helper(place) == heirs[0]
-    until(lambda: not left_locked(str(place)), "nothing is left", WITHIN)
-    assert drive(program).park(10, 1).result is Result.DONE, "the heir is a helper as any other"
-    assert drive(program).resume(None, 10).result is Result.DONE
+        until_free(stage)
+        assert stage.pid == heirs[0]
+    until(lambda: not left_locked(str(stage.place)), "nothing is left", WITHIN)
+    assert stage.driver().park(10, 1).result is Result.DONE, "the heir is a helper as any other"
+    assert stage.driver().resume(None, 10).result is Result.DONE
 
 
-def test_a_helper_unlocks_at_its_start_what_the_last_one_left(
-    program: CudaProgram, drive: Drive, place: Path, state: Callable[[], int | None]
-) -> None:
+def test_a_helper_unlocks_at_its_start_what_the_last_one_left(stage: Stage) -> None:
     """Also the heir was killed."""
-    drive(program).state()
-    with _locked_without_us(program, place, state):
-        helper = _helper(place)
+    stage.driver().state()
+    with _locked_without_us(stage):
+        helper = stage.pid
         family = [helper, *children_of(helper)]
         for pid in family:
             os.kill(pid, signal.SIGSTOP)  # none of them sees another one's end
@@ -291,40 +250,33 @@ def test_a_helper_unlocks_at_its_start_what_the_last_one_left(
             os.kill(pid, signal.SIGKILL)
         for pid in family:
             until(lambda pid=pid: has_ended(pid), "their end", WITHIN)
-        assert state() == LOCKED
-        assert drive(program).unlock(WITHIN).result is Result.DONE
-        assert state() == RUNNING
-    program.info()
+        assert stage.state() == LOCKED
+        assert stage.driver().unlock(WITHIN).result is Result.DONE
+        assert stage.state() == RUNNING
+    stage.program.info()
 
 
-def test_a_worker_that_is_killed_is_replaced_to_unlock(
-    program: CudaProgram, drive: Drive, place: Path, state: Callable[[], int | None]
-) -> None:
-    with held(drive(program)) as lock:
+def test_a_worker_that_is_killed_is_replaced_to_unlock(stage: Stage) -> None:
+    with held(stage.driver()) as lock:
         lock.until_locked()
-        helper = _helper(place)
+        helper = stage.pid
         for pid in children_of(helper):
             if not _is_heir(pid):
                 os.kill(pid, signal.SIGKILL)
         lock.wire.send(b"your turn\n")
         assert lock.outcome().result is Result.DONE
-    assert state() == RUNNING
+    assert stage.state() == RUNNING
 
 
-def test_an_unlock_that_hangs_is_tried_again(
-    cuda_world: CudaWorld,
-    program: CudaProgram,
-    drive: Drive,
-    state: Callable[[], int | None],
-) -> None:
-    with held(drive(program)) as lock:
+def test_an_unlock_that_hangs_is_tried_again(stage: Stage) -> None:
+    with held(stage.driver()) as lock:
         lock.until_locked()
-        cuda_world.hang(Call.UNLOCK)
+        stage.world.hang(Call.UNLOCK)
         lock.wire.send(b"your turn\n")
-        until(lambda: cuda_world.is_in(Call.UNLOCK), "it hangs", WITHIN)
-        assert drive(program).unlock(1.0).result is not Result.DONE
-        cuda_world.heal()
-        until_free(state, program)
+        until(lambda: stage.world.is_in(Call.UNLOCK), "it hangs", WITHIN)
+        assert stage.driver().unlock(1.0).result is not Result.DONE
+        stage.world.heal()
+        until_free(stage)
 
 
 def test_one_that_dies_while_locked_is_forgotten(
@@ -341,18 +293,16 @@ def test_one_that_dies_while_locked_is_forgotten(
     assert not left_locked(str(place))
 
 
-def test_told_to_stop_it_unlocks_and_takes_its_heir_along(
-    program: CudaProgram, drive: Drive, place: Path, state: Callable[[], int | None]
-) -> None:
-    with held(drive(program)) as lock:
+def test_told_to_stop_it_unlocks_and_takes_its_heir_along(stage: Stage) -> None:
+    with held(stage.driver()) as lock:
         lock.until_locked()
-        helper = _helper(place)
+        helper = stage.pid
         family = [helper, *children_of(helper)]
         os.kill(helper, signal.SIGTERM)
         assert lock.outcome().result is Result.DONE
         for pid in family:
             until(lambda pid=pid: has_ended(pid), "their end", WITHIN)
-    assert state() == RUNNING
+    assert stage.state() == RUNNING
 
 
 def test_what_others_left_in_the_file_is_not_believed(tmp_path: Path) -> None:
@@ -366,12 +316,6 @@ def test_what_others_left_in_the_file_is_not_believed(tmp_path: Path) -> None:
     assert left_locked(str(place)) == ()
 
 
-def _helper(place: Path) -> int:
-    pid = helper_pid(place)
-    assert pid is not None
-    return pid
-
-
 def _is_heir(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return b"--heir" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -379,15 +323,13 @@ def _is_heir(pid: int) -> bool:
 
 
 @contextmanager
-def _locked_without_us(
-    program: CudaProgram, place: Path, state: Callable[[], int | None]
-) -> Iterator[None]:
+def _locked_without_us(stage: Stage) -> Iterator[None]:
     """Locked for one that only waits, as a kernel does whose threads are blocked."""
-    started = start_time(program.pid)
+    started = start_time(stage.program.pid)
     assert started is not None
     with socket.socket(socket.AF_UNIX) as asker:
-        asker.connect(str(place))
-        target = Target(program.pid, started)
+        asker.connect(str(stage.place))
+        target = Target(stage.program.pid, started)
         asker.sendall(encode_request(Request(Action.LOCK, target, 10, 1, hold=10)))
-        until(lambda: state() == LOCKED, "it is locked", WITHIN)
+        until(lambda: stage.state() == LOCKED, "it is locked", WITHIN)
         yield

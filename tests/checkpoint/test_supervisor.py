@@ -27,7 +27,7 @@ from support.cuda import (
 from support.node import until
 
 from jupyter_gpushare.client.memory import driver as driver_module
-from jupyter_gpushare.client.memory.driver import DriverCheckpoint, helper_environ
+from jupyter_gpushare.client.memory.driver import helper_environ
 from jupyter_gpushare.node.checkpoint.supervisor import listen
 from jupyter_gpushare.protocol.checkpoint import (
     Action,
@@ -42,7 +42,7 @@ from jupyter_gpushare.protocol.checkpoint import (
 from jupyter_gpushare.protocol.privateplace import UnsafePlace, checkpoint_socket, make_private
 from jupyter_gpushare.protocol.processes import namespace_of_pids, start_time, user_ids
 
-from .conftest import Drive
+from .conftest import Drive, Stage
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="needs to become another user")
@@ -58,14 +58,6 @@ def tell(place: Path, line: bytes) -> bytes:
         while not answer.endswith(b"\n") and (data := connection.recv(65536)):
             answer += data
         return answer
-
-
-def running(drive: Drive, program: CudaProgram, place: Path) -> int:
-    """The pid of the helper, started."""
-    drive(program).state()
-    pid = helper_pid(place)
-    assert pid is not None
-    return pid
 
 
 # -- being started ---------------------------------------------------------------------------
@@ -108,22 +100,19 @@ def _command_line(pid: int) -> list[str]:
         return []
 
 
-def test_it_is_nobodys_child_and_holds_nothing_of_its_starter(
-    cuda_world: CudaWorld, program: CudaProgram, place: Path, tmp_path: Path
-) -> None:
+def test_it_is_nobodys_child_and_holds_nothing_of_its_starter(stage: Stage, tmp_path: Path) -> None:
     """Not our terminal, not our output, not our files, not our session, not our lease."""
     with open(tmp_path / "open", "w") as held:
         os.set_inheritable(held.fileno(), True)
         environ = {
-            **cuda_world.environ(),
+            **stage.world.environ(),
             "CUDA_VISIBLE_DEVICES": "",
             "JUPYTER_GPUSHARE_SECRET": "s3cret",
             "JUPYTERHUB_API_TOKEN": "s3cret",
         }
-        driver = DriverCheckpoint(pid=program.pid, place=str(place), environ=environ)
+        driver = stage.driver(environ=environ)
         assert driver.park(10, 1).result is Result.DONE  # and it sees the GPUs
-    helper = helper_pid(place)
-    assert helper is not None
+    helper = stage.pid
     (worker,) = children_of(helper)
     assert os.getsid(helper) != os.getsid(0)
     assert os.getppid() != helper
@@ -139,13 +128,13 @@ def test_it_is_nobodys_child_and_holds_nothing_of_its_starter(
 
 
 def test_where_only_ancestors_may_trace_the_helper_is_let_in_meanwhile(
-    cuda_world: CudaWorld, gpu: str, place: Path, monkeypatch: pytest.MonkeyPatch
+    gpu: str, drive: Drive, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What Yama would be told; there may be no Yama in this kernel."""
     told: list[int] = []
     monkeypatch.setattr(driver_module, "_only_ancestors_trace", lambda: True)
     monkeypatch.setattr(driver_module, "_set_tracer", told.append)
-    driver = DriverCheckpoint(place=str(place), environ=cuda_world.environ())
+    driver = drive(None)  # this very process
     driver.state()
     assert told == [helper_pid(place), 0]
     told.clear()
@@ -170,13 +159,13 @@ def test_what_ends_first_does_not_take_the_others_leave_away(
 
 
 def test_while_it_is_locked_the_next_helper_may_unlock_it_at_once(
-    cuda_world: CudaWorld, gpu: str, place: Path, monkeypatch: pytest.MonkeyPatch
+    gpu: str, drive: Drive, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The heir does that before this process has asked it."""
     told: list[int] = []
     monkeypatch.setattr(driver_module, "_only_ancestors_trace", lambda: True)
     monkeypatch.setattr(driver_module, "_set_tracer", told.append)
-    driver = DriverCheckpoint(place=str(place), environ=cuda_world.environ())
+    driver = drive(None)  # this very process
 
     def lost(*_request: object) -> None:
         assert told[-1] == -1
@@ -206,21 +195,19 @@ def test_yamas_setting_is_read(tmp_path: Path) -> None:
         assert driver_module._only_ancestors_trace(str(file)) is expected
 
 
-def test_ctrl_c_and_a_hangup_pass_it_by(program: CudaProgram, drive: Drive, place: Path) -> None:
-    helper = running(drive, program, place)
+def test_ctrl_c_and_a_hangup_pass_it_by(stage: Stage) -> None:
+    helper = stage.helper()
     for pid in (helper, *children_of(helper)):
         os.kill(pid, signal.SIGINT)
     os.kill(helper, signal.SIGHUP)
-    assert drive(program).park(10, 1).result is Result.DONE
-    assert helper_pid(place) == helper
+    assert stage.driver().park(10, 1).result is Result.DONE
+    assert helper_pid(stage.place) == helper
 
 
-def test_what_a_killed_helper_left_does_not_stop_the_next(
-    program: CudaProgram, drive: Drive, place: Path
-) -> None:
-    os.kill(running(drive, program, place), signal.SIGKILL)
-    assert place.exists()
-    assert drive(program).park(10, 1).result is Result.DONE
+def test_what_a_killed_helper_left_does_not_stop_the_next(stage: Stage) -> None:
+    os.kill(stage.helper(), signal.SIGKILL)
+    assert stage.place.exists()
+    assert stage.driver().park(10, 1).result is Result.DONE
 
 
 def test_it_needs_the_standard_library_only() -> None:
@@ -239,17 +226,11 @@ def test_it_needs_the_standard_library_only() -> None:
     assert "inventory" not in ours
 
 
-def test_a_python_without_the_package_is_said(
-    cuda_world: CudaWorld, program: CudaProgram, place: Path
-) -> None:
-    environ = {k: v for k, v in cuda_world.environ().items() if k != "PYTHONPATH"}
-    driver = DriverCheckpoint(
-        pid=program.pid, place=str(place), environ=environ, python="/bin/false", start_within=0.3
-    )
+def test_a_python_without_the_package_is_said(stage: Stage) -> None:
+    environ = {k: v for k, v in stage.world.environ().items() if k != "PYTHONPATH"}
+    driver = stage.driver(environ=environ, python="/bin/false", start_within=0.3)
     assert driver.park(10, 1).cause is Cause.NO_HELPER
-    driver = DriverCheckpoint(
-        pid=program.pid, place=str(place), environ=environ, python="/nonexistent", start_within=0.3
-    )
+    driver = stage.driver(environ=environ, python="/nonexistent", start_within=0.3)
     ability = driver.probe()
     assert not ability.usable
     assert "cannot be started" in ability.why
@@ -258,16 +239,15 @@ def test_a_python_without_the_package_is_said(
 # -- being idle ------------------------------------------------------------------------------
 
 
-def test_it_ends_by_itself(program: CudaProgram, drive: Drive, place: Path) -> None:
-    driver = drive(program, idle_s=3.0)  # it is looked at before it ends
+def test_it_ends_by_itself(stage: Stage) -> None:
+    driver = stage.driver(idle_s=3.0)  # it is looked at before it ends
     driver.state()
-    helper = helper_pid(place)
-    assert helper is not None
+    helper = stage.pid
     # The kernel lists no children for an instant while the thread that started them ends.
     (worker,) = until(lambda: children_of(helper), "the helper's worker is listed")
     until(lambda: has_ended(helper), "the helper's end")
     until(lambda: has_ended(worker), "the worker's end")
-    assert not place.exists()
+    assert not stage.place.exists()
     assert driver.park(10, 1).result is Result.DONE  # the next one starts it again
 
 
@@ -276,13 +256,10 @@ def sleeps(pid: int) -> int:
     return psutil.Process(pid).num_ctx_switches().voluntary
 
 
-def test_it_stays_while_something_is_parked(
-    program: CudaProgram, drive: Drive, place: Path
-) -> None:
-    driver = drive(program, idle_s=0.2)
+def test_it_stays_while_something_is_parked(stage: Stage) -> None:
+    driver = stage.driver(idle_s=0.2)
     assert driver.park(10, 1).result is Result.DONE
-    helper = helper_pid(place)
-    assert helper is not None
+    helper = stage.pid
     descriptor = os.pidfd_open(helper)
     try:
         slept = sleeps(helper)  # four times until it would end
@@ -291,47 +268,40 @@ def test_it_stays_while_something_is_parked(
         assert driver.resume(None, 10).result is Result.DONE
         until(lambda: has_ended(helper), "the helper's end")
         assert driver.park(10, 1).result is Result.DONE
-        second = helper_pid(place)
+        second = helper_pid(stage.place)
         assert second is not None
-        program.kill()  # nobody is left who is parked
+        stage.program.kill()  # nobody is left who is parked
         until(lambda: has_ended(second), "the helper's end")
     finally:
         os.close(descriptor)
 
 
-def test_told_to_stop_it_ends_what_is_under_way(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path
-) -> None:
-    helper = running(drive, program, place)
-    cuda_world.hang(Call.CHECKPOINT)
-    outcomes: list[Outcome] = []
-    thread = threading.Thread(target=lambda: outcomes.append(drive(program).park(30, 1)))
-    thread.start()
-    until(lambda: cuda_world.is_in(Call.CHECKPOINT), "the checkpoint")
+def test_told_to_stop_it_ends_what_is_under_way(stage: Stage) -> None:
+    helper = stage.helper()
+    stage.world.hang(Call.CHECKPOINT)
+    parked = stage.parking(30)
+    until(lambda: stage.world.is_in(Call.CHECKPOINT), "the checkpoint")
     os.kill(helper, signal.SIGTERM)
-    until(lambda: not place.exists(), "the socket's end")
-    cuda_world.heal()
-    thread.join()
-    assert outcomes[0].result is Result.DONE
+    until(lambda: not stage.place.exists(), "the socket's end")
+    stage.world.heal()
+    assert parked.result(60).result is Result.DONE
     until(lambda: has_ended(helper), "the helper's end")
 
 
-def test_nothing_is_left_open_after_many_requests(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path
-) -> None:
-    driver = drive(program)
-    helper = running(drive, program, place)
-    cuda_world.hang(Call.STATE)
+def test_nothing_is_left_open_after_many_requests(stage: Stage) -> None:
+    driver = stage.driver()
+    helper = stage.helper()
+    stage.world.hang(Call.STATE)
     driver.state(0.05)
-    cuda_world.heal()
+    stage.world.heal()
     driver.state()
     ours, its = _open_files(os.getpid()), _open_files(helper)
     for _ in range(3):
         driver.state()
-        assert tell(place, b"nonsense\n")
-        cuda_world.hang(Call.STATE)
+        assert tell(stage.place, b"nonsense\n")
+        stage.world.hang(Call.STATE)
         driver.state(0.05)  # a worker that is killed
-        cuda_world.heal()
+        stage.world.heal()
         driver.state()
     # At most: the last caller before may not have been hung up on yet when they were counted.
     # What any of these leaves open, it leaves three times.
@@ -347,41 +317,37 @@ def _open_files(pid: int) -> int:
 # -- who may ask, and about whom -------------------------------------------------------------
 
 
-def test_nonsense_is_answered_and_harmless(program: CudaProgram, drive: Drive, place: Path) -> None:
-    helper = running(drive, program, place)
+def test_nonsense_is_answered_and_harmless(stage: Stage) -> None:
+    helper = stage.helper()
     for line in (b"\xff\n", b"{}\n", b"[" * 5000 + b"\n", b"x" * 70000 + b"\n"):
-        answer = decode_answer(tell(place, line))
+        answer = decode_answer(tell(stage.place, line))
         assert isinstance(answer, Outcome)
         assert answer.cause is Cause.BAD_REQUEST
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(place))  # and goes without a word
-    assert drive(program).park(10, 1).result is Result.DONE
-    assert helper_pid(place) == helper
+        connection.connect(str(stage.place))  # and goes without a word
+    assert stage.driver().park(10, 1).result is Result.DONE
+    assert helper_pid(stage.place) == helper
 
 
-def test_a_pid_that_is_another_process_by_now_is_not_touched(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path
-) -> None:
-    running(drive, program, place)
-    started = start_time(program.pid)
+def test_a_pid_that_is_another_process_by_now_is_not_touched(stage: Stage) -> None:
+    stage.helper()
+    started = start_time(stage.program.pid)
     assert started is not None
     for action in (Action.STATE, Action.PARK, Action.RESUME):
-        request = Request(action, Target(program.pid, started - 1), deadline=10)
-        answer = decode_answer(tell(place, encode_request(request)))
+        request = Request(action, Target(stage.program.pid, started - 1), deadline=10)
+        answer = decode_answer(tell(stage.place, encode_request(request)))
         assert isinstance(answer, Outcome)
         assert answer.cause is Cause.GONE
-    assert cuda_world.state_of(program.pid) == 0
+    assert stage.state() == 0
 
 
 @as_root
-def test_another_users_process_is_not_touched(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path
-) -> None:
-    running(drive, program, place)
+def test_another_users_process_is_not_touched(stage: Stage) -> None:
+    stage.helper()
     other = subprocess.Popen(["sleep", "60"], user=NOBODY)
     try:
         until(lambda: user_ids(other.pid) == {NOBODY}, "the other user's process")
-        outcome = drive(other.pid).park(10, 1)
+        outcome = stage.drive(other.pid).park(10, 1)
         assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.NOT_YOURS)
     finally:
         other.kill()
@@ -402,38 +368,34 @@ def a_stranger(code: str, *, in_container: bool) -> subprocess.Popen[bytes]:
 
 @as_root
 @pytest.mark.parametrize("in_container", [False, True])
-def test_a_stranger_gets_no_answer(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path, in_container: bool
-) -> None:
+def test_a_stranger_gets_no_answer(stage: Stage, in_container: bool) -> None:
     """Even if the folder lets them in. The pid that a container names is not the one it means."""
-    running(drive, program, place)
-    place.parent.chmod(0o755)
-    place.chmod(0o666)
+    stage.helper()
+    stage.place.parent.chmod(0o755)
+    stage.place.chmod(0o666)
     code = (
         f"{'' if in_container else AS_NOBODY}"
-        f"s = socket.socket(socket.AF_UNIX); s.settimeout(10); s.connect({str(place)!r})\n"
+        f"s = socket.socket(socket.AF_UNIX); s.settimeout(10); s.connect({str(stage.place)!r})\n"
         "try:\n    s.sendall(sys.stdin.buffer.read()); print(s.recv(9))\n"
         "except ConnectionError: print(b'')"
     )
-    request = Request(Action.PARK, Target(program.pid, start_time(program.pid) or 0))
+    request = Request(Action.PARK, Target(stage.program.pid, start_time(stage.program.pid) or 0))
     with a_stranger(code, in_container=in_container) as stranger:
         said, _ = stranger.communicate(encode_request(request), timeout=60)
     assert said.strip() == b"b''"
-    assert cuda_world.state_of(program.pid) == 0
-    place.parent.chmod(0o700)
-    assert drive(program).park(10, 1).result is Result.DONE
+    assert stage.state() == 0
+    stage.place.parent.chmod(0o700)
+    assert stage.driver().park(10, 1).result is Result.DONE
 
 
 @as_root
 @pytest.mark.parametrize(
     ("in_container", "who"), [(False, f"user {NOBODY}"), (True, "another container")]
 )
-def test_a_strangers_helper_is_not_talked_to(
-    cuda_world: CudaWorld, program: CudaProgram, place: Path, in_container: bool, who: str
-) -> None:
+def test_a_strangers_helper_is_not_talked_to(stage: Stage, in_container: bool, who: str) -> None:
     """Somebody listens where ours should be, in a folder that we share."""
     code = (
-        f"s = socket.socket(socket.AF_UNIX); s.bind({str(place)!r})\n"
+        f"s = socket.socket(socket.AF_UNIX); s.bind({str(stage.place)!r})\n"
         f"{'' if in_container else AS_NOBODY}"
         "s.listen(); print('here', flush=True)\n"
         "c, _ = s.accept(); print(c.recv(9), flush=True)"
@@ -441,88 +403,75 @@ def test_a_strangers_helper_is_not_talked_to(
     with a_stranger(code, in_container=in_container) as planted:
         assert planted.stdout is not None
         assert planted.stdout.readline() == b"here\n"
-        driver = DriverCheckpoint(
-            pid=program.pid, place=str(place), environ=cuda_world.environ(), start_within=2
-        )
+        driver = stage.driver(start_within=2)
         outcome = driver.park(10, 1)
         assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.NO_HELPER)
         assert who in outcome.message
         assert planted.stdout.readline() == b"b''\n"
 
 
-def test_a_helper_that_was_stopped_is_set_going_again(
-    program: CudaProgram, drive: Drive, place: Path
-) -> None:
-    """It holds the lock, so no other one can take its place."""
-    helper = running(drive, program, place)
+def test_a_helper_that_was_stopped_is_set_going_again(stage: Stage) -> None:
+    """It holds the lock, so no other one can take its stage.place."""
+    helper = stage.helper()
     os.kill(helper, signal.SIGSTOP)
     try:
         until(lambda: is_stopped(helper), "it is stopped")
-        assert drive(program).park(10, 1).result is Result.DONE
-        assert drive(program).resume(None, 10).result is Result.DONE
+        assert stage.driver().park(10, 1).result is Result.DONE
+        assert stage.driver().resume(None, 10).result is Result.DONE
     finally:
         os.kill(helper, signal.SIGCONT)
-    assert helper_pid(place) == helper
+    assert helper_pid(stage.place) == helper
 
 
-def test_a_helper_that_is_stopped_while_it_works_is_set_going_again(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path
-) -> None:
-    helper = running(drive, program, place)
-    cuda_world.slow(Call.CHECKPOINT, 500)
-    done: list[Outcome] = []
-    parking = threading.Thread(target=lambda: done.append(drive(program).park(20, 1)))
-    parking.start()
-    until(lambda: cuda_world.state_of(program.pid) == 1, "it is locked")
+def test_a_helper_that_is_stopped_while_it_works_is_set_going_again(stage: Stage) -> None:
+    helper = stage.helper()
+    stage.world.slow(Call.CHECKPOINT, 500)
+    parked = stage.parking(20)
+    until(lambda: stage.state() == 1, "it is locked")
     os.kill(helper, signal.SIGSTOP)
     try:
-        parking.join(60)
-        assert [one.result for one in done] == [Result.DONE]
+        assert parked.result(60).result is Result.DONE
     finally:
         os.kill(helper, signal.SIGCONT)
 
 
-def test_a_lock_that_somebody_holds_without_listening_is_said(
-    cuda_world: CudaWorld, program: CudaProgram, place: Path
-) -> None:
-    with open(f"{place}.lock", "w", encoding="ascii") as lock:
+def test_a_lock_that_somebody_holds_without_listening_is_said(stage: Stage) -> None:
+    with open(f"{stage.place}.lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        driver = DriverCheckpoint(
-            pid=program.pid, place=str(place), environ=cuda_world.environ(), start_within=6
-        )
+        driver = stage.driver(start_within=6)
         outcome = driver.park(10, 1)
     assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.NO_HELPER)
-    assert f"{place}.lock" in outcome.message
+    assert f"{stage.place}.lock" in outcome.message
 
 
 @pytest.mark.parametrize("name", ["h.sock", "h.sock.new"])
 @pytest.mark.parametrize("what", ["link", "dangling", "pipe"])
 def test_what_lies_in_its_place_is_neither_followed_nor_in_the_way(
-    program: CudaProgram, drive: Drive, place: Path, name: str, what: str, tmp_path: Path
+    stage: Stage, name: str, what: str, tmp_path: Path
 ) -> None:
     """Planted, or left by one that was killed before it listened."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
-    there = place.parent / name
+    there = stage.place.parent / name
     if what == "pipe":
         os.mkfifo(there, 0o600)
     else:
         there.symlink_to(victim if what == "link" else tmp_path / "nowhere")
-    assert drive(program).park(20, 1).result is Result.DONE
+    assert stage.driver().park(20, 1).result is Result.DONE
     assert victim.read_text() == "precious"
     assert not (tmp_path / "nowhere").exists()
 
 
 @pytest.mark.parametrize(("name", "said"), [("h.sock.lock", "symbolic"), ("h.sock", "directory")])
 def test_what_cannot_be_moved_out_of_the_way_is_said(
-    program: CudaProgram, drive: Drive, place: Path, name: str, said: str, tmp_path: Path
+    stage: Stage, name: str, said: str, tmp_path: Path
 ) -> None:
-    there = place.parent / name
+    there = stage.place.parent / name
     if said == "directory":
         there.mkdir()
     else:
         there.symlink_to(tmp_path / "nowhere")
-    outcome = drive(program, start_within=6).park(10, 1)
+    outcome = stage.driver(start_within=6).park(10, 1)
     assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.NO_HELPER)
     assert said in outcome.message
     assert not (tmp_path / "nowhere").exists()
@@ -612,13 +561,9 @@ def test_a_long_runtime_directory_is_passed_over() -> None:
     assert place.startswith("/tmp/")
 
 
-def test_no_place_at_all_is_a_refusal(
-    cuda_world: CudaWorld, program: CudaProgram, tmp_path: Path
-) -> None:
+def test_no_place_at_all_is_a_refusal(stage: Stage, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    driver = DriverCheckpoint(
-        pid=program.pid, place=str(tmp_path / "h.sock"), environ=cuda_world.environ()
-    )
+    driver = stage.driver(place=str(tmp_path / "h.sock"))
     outcome = driver.park(10, 1)
     assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.NO_HELPER)
 
@@ -630,20 +575,15 @@ def test_the_environment_of_a_helper() -> None:
     assert environ == {"HOME": "/h", "JUPYTER_GPUSHARE": "off"}
 
 
-def test_kernels_wait_for_their_turn(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path
-) -> None:
-    running(drive, program, place)
-    with cuda_world.program() as other:
+def test_kernels_wait_for_their_turn(stage: Stage) -> None:
+    stage.helper()
+    with stage.world.program() as other:
         other.allocate(GIB)
-        cuda_world.hang(Call.CHECKPOINT)
-        outcomes: list[Outcome] = []
-        thread = threading.Thread(target=lambda: outcomes.append(drive(program).park(60, 1)))
-        thread.start()
-        until(lambda: cuda_world.is_in(Call.CHECKPOINT), "the checkpoint")
-        busy = drive(other).park(0.2, 0.1)
+        stage.world.hang(Call.CHECKPOINT)
+        parked = stage.parking()
+        until(lambda: stage.world.is_in(Call.CHECKPOINT), "the checkpoint")
+        busy = stage.drive(other).park(0.2, 0.1)
         assert (busy.result, busy.cause) == (Result.REFUSED, Cause.BUSY)
-        cuda_world.heal()
-        assert drive(other).park(20, 1).result is Result.DONE
-        thread.join()
-        assert outcomes[0].result is Result.DONE
+        stage.world.heal()
+        assert stage.drive(other).park(20, 1).result is Result.DONE
+        assert parked.result(60).result is Result.DONE
