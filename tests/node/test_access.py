@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.leasecalls import CALLS
 from support.node import (
     NodeClient,
     Puppet,
@@ -50,100 +51,61 @@ class Row:
     admin: Gets
 
 
+UNKNOWN, FORBIDDEN, BLIND, SEES, DONE, ENDS = Gets
+WHOSE = {"environment": f"uid-{ALICE}"}
+TASK = {"name": "n", "kind": "process"}
+COUNTS = {"operations": [], "batch": 1, "iterations": 1, "inputs": 1, "peak": 1}
+
 TABLE = [
-    Row(
-        Method.HELLO,
-        {"protocol": 1, "client": {"name": "n", "version": "v"}},
-        Gets.FORBIDDEN,
-        Gets.FORBIDDEN,
+    *(
+        Row(one, {"lease": "LEASE", **more}, UNKNOWN, ENDS if one is Method.RELEASE else UNKNOWN)
+        for one, more in CALLS.items()
     ),
+    Row(Method.GAVE, {"lease": "LEASE", "give": "cache"}, UNKNOWN, UNKNOWN),
+    Row(Method.GAVE, {"lease": "LEASE", "give": "lift"}, UNKNOWN, UNKNOWN),
     Row(
-        Method.REQUEST,
-        {"task": {"name": "n", "kind": "process"}, "request_id": "REQUEST"},
-        Gets.BLIND,
-        Gets.BLIND,
+        Method.HELLO, {"protocol": 1, "client": {"name": "n", "version": "v"}}, FORBIDDEN, FORBIDDEN
     ),
+    Row(Method.REQUEST, {"task": TASK, "request_id": "REQUEST"}, BLIND, BLIND),
     # Even the right secret opens nothing to another environment.
-    Row(Method.ATTACH, {"lease": "LEASE", "secret": "SECRET"}, Gets.UNKNOWN, Gets.UNKNOWN),
-    Row(Method.HEARTBEAT, {"lease": "LEASE"}, Gets.UNKNOWN, Gets.UNKNOWN),
-    Row(Method.ACTIVITY, {"lease": "LEASE", "state": "idle"}, Gets.UNKNOWN, Gets.UNKNOWN),
-    Row(Method.PARKING, {"lease": "LEASE", "memory": 1}, Gets.UNKNOWN, Gets.UNKNOWN),
-    Row(Method.PARKED, {"lease": "LEASE"}, Gets.UNKNOWN, Gets.UNKNOWN),
-    Row(Method.GAVE, {"lease": "LEASE"}, Gets.UNKNOWN, Gets.UNKNOWN),
-    Row(Method.GAVE, {"lease": "LEASE", "give": "cache"}, Gets.UNKNOWN, Gets.UNKNOWN),
-    Row(Method.GAVE, {"lease": "LEASE", "give": "lift"}, Gets.UNKNOWN, Gets.UNKNOWN),
-    Row(Method.RESTORED, {"lease": "LEASE"}, Gets.UNKNOWN, Gets.UNKNOWN),
-    Row(Method.PIN, {"lease": "LEASE"}, Gets.UNKNOWN, Gets.UNKNOWN),
-    Row(Method.ABILITY, {"lease": "LEASE", "rung": "none"}, Gets.UNKNOWN, Gets.UNKNOWN),
-    Row(Method.MEMORY, {"lease": "LEASE", "figures": [], "steps": 1}, Gets.UNKNOWN, Gets.UNKNOWN),
-    Row(Method.TURN_ASK, {"lease": "LEASE"}, Gets.UNKNOWN, Gets.UNKNOWN),
-    Row(Method.TURN_DONE, {"lease": "LEASE"}, Gets.UNKNOWN, Gets.UNKNOWN),
-    Row(Method.TURN_LOCK, {"lease": "LEASE"}, Gets.UNKNOWN, Gets.UNKNOWN),
-    Row(Method.TURN_LOCKED, {"lease": "LEASE"}, Gets.UNKNOWN, Gets.UNKNOWN),
-    Row(Method.STOPPABLE, {"lease": "LEASE", "can": True}, Gets.UNKNOWN, Gets.UNKNOWN),
-    Row(Method.KEPT, {"lease": "LEASE", "reason": "r"}, Gets.UNKNOWN, Gets.UNKNOWN),
-    Row(Method.RESUME, {"lease": "LEASE", "wait": False}, Gets.UNKNOWN, Gets.UNKNOWN),
-    Row(Method.PROMISE, {"lease": "LEASE", "deadline": 60.0}, Gets.UNKNOWN, Gets.UNKNOWN),
-    Row(Method.PROGRESS, {"lease": "LEASE", "done": 1, "seconds": 0.1}, Gets.UNKNOWN, Gets.UNKNOWN),
+    Row(Method.ATTACH, {"lease": "LEASE", "secret": "SECRET"}, UNKNOWN, UNKNOWN),
+    Row(Method.PREDICT, {"task": TASK, "framework": "torch", **COUNTS}, BLIND, BLIND),
+    Row(Method.RELEASE, {"request_id": "REQUEST"}, UNKNOWN, UNKNOWN),
+    Row(Method.STATUS, {}, BLIND, SEES),
+    Row(Method.WATCH, {}, BLIND, SEES),
+    Row(Method.USAGE, WHOSE, BLIND, SEES),
+    Row(Method.USAGE, {}, BLIND, SEES),
+    Row(Method.USAGE_DAILY, WHOSE, BLIND, SEES),
+    Row(Method.USAGE_DAILY, {}, BLIND, BLIND),
+    Row(Method.READINGS, {}, BLIND, SEES),
+    Row(Method.READINGS, {"gpu": "GPU", "since": 86400, "step": 0}, BLIND, SEES),
+    Row(Method.HISTORY, {**WHOSE, "limit": 1000}, BLIND, SEES),
+    Row(Method.HISTORY, {"limit": 1000}, BLIND, SEES),
+    Row(Method.TASK_ENDED, {"kernel_id": "alices-kernel"}, BLIND, BLIND),
     Row(
-        Method.PREDICT,
-        {
-            "task": {"name": "n", "kind": "process"},
-            "framework": "torch",
-            "operations": [],
-            "batch": 1,
-            "iterations": 1,
-            "inputs": 1,
-            "peak": 1,
-        },
-        Gets.BLIND,
-        Gets.BLIND,
+        Method.TASK_RENAMED, {"kernel_id": "alices-kernel", "name": "b", "path": "b"}, BLIND, BLIND
     ),
-    Row(Method.RELEASE, {"lease": "LEASE"}, Gets.UNKNOWN, Gets.ENDS),
-    Row(Method.RELEASE, {"request_id": "REQUEST"}, Gets.UNKNOWN, Gets.UNKNOWN),
-    Row(Method.STATUS, {}, Gets.BLIND, Gets.SEES),
-    Row(Method.WATCH, {}, Gets.BLIND, Gets.SEES),
-    Row(Method.USAGE, {"environment": f"uid-{ALICE}"}, Gets.BLIND, Gets.SEES),
-    Row(Method.USAGE, {}, Gets.BLIND, Gets.SEES),
-    Row(Method.USAGE_DAILY, {"environment": f"uid-{ALICE}"}, Gets.BLIND, Gets.SEES),
-    Row(Method.USAGE_DAILY, {}, Gets.BLIND, Gets.BLIND),
-    Row(Method.READINGS, {}, Gets.BLIND, Gets.SEES),
-    Row(Method.READINGS, {"gpu": "GPU", "since": 86400, "step": 0}, Gets.BLIND, Gets.SEES),
-    Row(Method.HISTORY, {"environment": f"uid-{ALICE}", "limit": 1000}, Gets.BLIND, Gets.SEES),
-    Row(Method.HISTORY, {"limit": 1000}, Gets.BLIND, Gets.SEES),
-    Row(Method.TASK_ENDED, {"kernel_id": "alices-kernel"}, Gets.BLIND, Gets.BLIND),
-    Row(
-        Method.TASK_RENAMED,
-        {"kernel_id": "alices-kernel", "name": "b", "path": "b"},
-        Gets.BLIND,
-        Gets.BLIND,
-    ),
-    Row(Method.QUOTA_LIST, {}, Gets.FORBIDDEN, Gets.SEES),
-    Row(
-        Method.QUOTA_SET,
-        {"environment": f"uid-{ALICE}", "gpus": 2},
-        Gets.FORBIDDEN,
-        Gets.DONE,
-    ),
-    Row(Method.QUOTA_UNSET, {"environment": f"uid-{ALICE}"}, Gets.FORBIDDEN, Gets.DONE),
-    Row(Method.LEASE_REVOKE, {"lease": "LEASE", "reason": "r"}, Gets.FORBIDDEN, Gets.ENDS),
-    Row(Method.GPU_DRAIN, {"gpu": "GPU", "reason": "r"}, Gets.FORBIDDEN, Gets.DONE),
-    Row(Method.GPU_RESUME, {"gpu": "GPU"}, Gets.FORBIDDEN, Gets.DONE),
-    Row(Method.NODE_DRAIN, {"reason": "r"}, Gets.FORBIDDEN, Gets.DONE),
-    Row(Method.NODE_RESUME, {}, Gets.FORBIDDEN, Gets.DONE),
+    Row(Method.QUOTA_LIST, {}, FORBIDDEN, SEES),
+    Row(Method.QUOTA_SET, {**WHOSE, "gpus": 2}, FORBIDDEN, DONE),
+    Row(Method.QUOTA_UNSET, WHOSE, FORBIDDEN, DONE),
+    Row(Method.LEASE_REVOKE, {"lease": "LEASE", "reason": "r"}, FORBIDDEN, ENDS),
+    Row(Method.GPU_DRAIN, {"gpu": "GPU", "reason": "r"}, FORBIDDEN, DONE),
+    Row(Method.GPU_RESUME, {"gpu": "GPU"}, FORBIDDEN, DONE),
+    Row(Method.NODE_DRAIN, {"reason": "r"}, FORBIDDEN, DONE),
+    Row(Method.NODE_RESUME, {}, FORBIDDEN, DONE),
     # Nobody on the host itself is the pool, an administrator neither.
-    Row(Method.POOL_FOLLOW, {"pool": "p"}, Gets.FORBIDDEN, Gets.FORBIDDEN),
+    Row(Method.POOL_FOLLOW, {"pool": "p"}, FORBIDDEN, FORBIDDEN),
     Row(
         Method.POOL_LEND,
         {"as_of": {"boot_id": "b", "at": 0}, "seconds": 1, "budgets": []},
-        Gets.FORBIDDEN,
-        Gets.FORBIDDEN,
+        FORBIDDEN,
+        FORBIDDEN,
     ),
-    Row(Method.POOL_HINT, {"hints": []}, Gets.FORBIDDEN, Gets.FORBIDDEN),
-    Row(Method.POOL_CERTIFY, {}, Gets.FORBIDDEN, Gets.FORBIDDEN),
-    Row(Method.LEDGER_BACKUP, {"offset": 0}, Gets.FORBIDDEN, Gets.DONE),
-    Row(Method.LEDGER_CHECK, {}, Gets.FORBIDDEN, Gets.DONE),
-    Row(Method.LEDGER_VACUUM, {}, Gets.FORBIDDEN, Gets.DONE),
+    Row(Method.POOL_HINT, {"hints": []}, FORBIDDEN, FORBIDDEN),
+    Row(Method.POOL_CERTIFY, {}, FORBIDDEN, FORBIDDEN),
+    Row(Method.LEDGER_BACKUP, {"offset": 0}, FORBIDDEN, DONE),
+    Row(Method.LEDGER_CHECK, {}, FORBIDDEN, DONE),
+    Row(Method.LEDGER_VACUUM, {}, FORBIDDEN, DONE),
 ]
 
 
@@ -183,12 +145,6 @@ def mallory(scene: Scene) -> Iterator[NodeClient]:
 
 
 @pytest.fixture
-def admin(scene: Scene) -> Iterator[NodeClient]:
-    with scene.node.client() as client:
-        yield client
-
-
-@pytest.fixture
 def grant(alice: NodeClient) -> dict[str, Any]:
     return alice.request(
         name="alices-diary.ipynb", kernel_id="alices-kernel", request_id="alices-request"
@@ -212,11 +168,10 @@ def test_another_user(
 
 
 @pytest.mark.parametrize("row", TABLE, ids=ids)
-def test_an_administrator(
-    row: Row, alice: NodeClient, grant: dict[str, Any], admin: NodeClient
-) -> None:
-    assert admin.hello["admin"]
-    act(row, row.admin, alice, grant, admin)
+def test_an_administrator(row: Row, alice: NodeClient, grant: dict[str, Any], scene: Scene) -> None:
+    with scene.node.client() as admin:
+        assert admin.hello["admin"]
+        act(row, row.admin, alice, grant, admin)
 
 
 def has_sample(client: NodeClient, gpu: str) -> bool:
@@ -228,7 +183,7 @@ def act(row: Row, gets: Gets, alice: NodeClient, grant: dict[str, Any], caller: 
     words = {"LEASE": grant["lease"], "SECRET": grant["secret"], "REQUEST": "alices-request"}
     words["GPU"] = grant["gpus"][0]["uuid"]
     params = {name: words.get(str(value), value) for name, value in row.params.items()}
-    if gets in (Gets.UNKNOWN, Gets.FORBIDDEN):
+    if gets in (UNKNOWN, FORBIDDEN):
         with pytest.raises(RemoteError) as refused:
             caller.call(row.method, **params)
         assert refused.value.reason is Reason(gets.value)
@@ -245,12 +200,12 @@ def act(row: Row, gets: Gets, alice: NodeClient, grant: dict[str, Any], caller: 
             caller.call(Method.RELEASE, lease=answer["lease"])
         secrets = (grant["lease"], grant["secret"], "alices", f"uid-{ALICE}")
         shown = [word for word in secrets if word in said]
-        if gets is Gets.BLIND:
+        if gets is BLIND:
             assert not shown, "something of alice's is told to another"
-        if gets is Gets.SEES:
+        if gets is SEES:
             assert shown, "an administrator must see it"
         assert grant["secret"] not in said, "nobody but the holder is told the secret"
-    if gets is Gets.ENDS:
+    if gets is ENDS:
         with pytest.raises(RemoteError) as over:
             alice.call(Method.HEARTBEAT, lease=grant["lease"])
         assert over.value.reason is Reason.UNKNOWN_LEASE

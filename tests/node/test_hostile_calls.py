@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.leasecalls import CALLS
 from support.node import GIB, NodeClient, Puppet, RemoteError, RunningNode, until
 
+from jupyter_gpushare.protocol.calls import PARAMS
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
 
@@ -24,32 +27,6 @@ c.Connections.calls_per_second = 100000.0
 c.Connections.burst = 100000
 """
 
-#: Every call about one lease, with the other params as they should be.
-CALLS: dict[Method, dict[str, Any]] = {
-    Method.HEARTBEAT: {},
-    Method.ACTIVITY: {"state": "idle"},
-    Method.PARKING: {"memory": GIB},
-    Method.PARKED: {"rung": "driver", "memory": GIB, "movable": "same", "seconds": 0.5},
-    Method.GAVE: {"give": "process", "rung": "trim"},
-    Method.RESTORED: {"seconds": 0.5},
-    Method.PIN: {"seconds": 60},
-    Method.ABILITY: {"rung": "driver", "why": "it can"},
-    Method.STOPPABLE: {"can": True},
-    Method.KEPT: {"reason": "no"},
-    Method.RESUME: {"wait": False},
-    Method.MEMORY: {
-        "figures": [{"uuid": "GPU-x", "persistent": 1, "temporary": 1, "cache": 1}],
-        "steps": 3,
-        "can_take_turns": True,
-    },
-    Method.PROGRESS: {"done": 3, "total": None, "seconds": 0.5},
-    Method.PROMISE: {"deadline": 600},
-    Method.TURN_ASK: {},
-    Method.TURN_DONE: {},
-    Method.TURN_LOCK: {},
-    Method.TURN_LOCKED: {},
-    Method.RELEASE: {},
-}
 #: What any process of an environment may do to its leases; the rest only the task itself.
 ANY_OF_MINE = {Method.PIN, Method.RELEASE}
 #: What a child that joined the lease may do as well.
@@ -57,16 +34,8 @@ CHILDS = ANY_OF_MINE | {Method.HEARTBEAT, Method.ACTIVITY, Method.PROGRESS}
 #: What it may say where turns share no memory, and what it says of memory is not believed:
 #: tests/policy/test_members_take_turns.py.
 TURNS = {Method.MEMORY, Method.TURN_ASK, Method.TURN_DONE}
-#: Calls that are not about a lease of one's own, tried in test_access.py.
-OTHERS = {
-    *(Method.HELLO, Method.REQUEST, Method.ATTACH, Method.STATUS, Method.WATCH, Method.USAGE),
-    *(Method.PREDICT, Method.TASK_RENAMED),
-    *(Method.USAGE_DAILY, Method.READINGS, Method.HISTORY, Method.TASK_ENDED, Method.QUOTA_LIST),
-    *(Method.QUOTA_SET, Method.QUOTA_UNSET, Method.LEASE_REVOKE),
-    *(Method.GPU_DRAIN, Method.GPU_RESUME, Method.NODE_DRAIN, Method.NODE_RESUME),
-    *(Method.POOL_FOLLOW, Method.POOL_LEND, Method.POOL_HINT, Method.POOL_CERTIFY),
-    *(Method.LEDGER_BACKUP, Method.LEDGER_CHECK, Method.LEDGER_VACUUM),
-}
+#: Whoever has the secret, or is an administrator: tests/node/test_access.py.
+NOT_ONES_OWN = {Method.ATTACH, Method.LEASE_REVOKE}
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +63,8 @@ def refused(client: NodeClient, method: Method, **params: Any) -> Reason | None:
 
 
 def test_the_table_has_every_call_about_a_lease() -> None:
-    assert CALLS.keys() == set(Method) - OTHERS
+    about = {one for one, params in PARAMS.items() if "lease" in {f.name for f in fields(params)}}
+    assert CALLS.keys() == about - NOT_ONES_OWN
 
 
 @pytest.mark.parametrize("method", CALLS, ids=lambda method: method.value)
