@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
+from support.node import until
 
 from jupyter_gpushare.node.host import processes
 from jupyter_gpushare.node.host.processes import (
@@ -32,7 +33,6 @@ from jupyter_gpushare.node.host.processes import (
 )
 from jupyter_gpushare.policy.say.effects import Signal
 from jupyter_gpushare.policy.words.model import HolderAction, ProcessId
-from jupyter_gpushare.protocol.processes import read_boot_id
 
 BOOT = "the-boot"
 DEADLINE = 10.0
@@ -77,15 +77,13 @@ def known(pid: int) -> ProcessId:
     return process
 
 
-def until(predicate: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE
-    while not predicate():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.002)
+def until_state(state: str, process: subprocess.Popen[str]) -> None:
+    """As `/proc` has it: Z is a zombie, T is stopped."""
 
+    def found() -> str:
+        return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
-def state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    until(lambda: found() == state, f"the state {state}")
 
 
 class Watching:
@@ -134,27 +132,12 @@ def test_no_process_has_no_identity(pid: int) -> None:
     assert not send(ProcessId(BOOT, pid, 1), signal.SIGTERM)
 
 
-def test_the_boot_id_is_the_kernels() -> None:
-    assert read_boot_id() == read_boot_id()
-    assert len(read_boot_id()) == 36
-
-
-def test_a_name_full_of_parentheses_does_not_confuse(start: Start) -> None:
-    code = (
-        "import ctypes, sys; ctypes.CDLL(None).prctl(15, b') R 1 (\\n) 0', 0, 0, 0);"
-        "print('ready', flush=True); sys.stdin.read()"
-    )
-    process = start(sys.executable, "-c", code)
-    assert process.stdout is not None
-    process.stdout.readline()
-    assert [each.pid for each in lineage(process.pid, BOOT)[:2]] == [process.pid, os.getpid()]
-
-
 @given(
     name=st.binary(max_size=15),
     parent=st.integers(0, 2**22),
     start_time=st.integers(0, 2**63),
 )
+@example(name=b") R 1 (\n) 0", parent=2, start_time=3)
 def test_stat_is_read_whatever_the_name(name: bytes, parent: int, start_time: int) -> None:
     middle = b" ".join(b"%d" % number for number in range(17))
     text = b"7 (" + name + b") S %d " % parent + middle + b" %d 1 2 3\n" % start_time
@@ -200,38 +183,29 @@ def test_lineage_of_an_orphan_skips_the_dead_parent(start: Start) -> None:
         assert send(process, signal.SIGKILL)
 
 
-def test_a_parent_younger_than_its_child_is_not_its_parent(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("looks", "pids"),
+    [
+        # The parent's pid is another's by now: a parent is not younger than its child.
+        ({7: [(5, 100), (1, 100)], 5: [(1, 900)], 1: [(0, 1)]}, [7, 1]),
+        ({7: [(5, 100)]}, [7]),  # parents keep vanishing
+        ({7: [(5, 100)], 5: [(7, 100)]}, [7, 5]),  # pids taken again within one clock tick
+    ],
+    ids=["taken again", "vanishing", "circle"],
+)
+def test_lineage_ends_at_a_parent_that_cannot_be_it(
+    monkeypatch: pytest.MonkeyPatch, looks: dict[int, list[tuple[int, int]]], pids: list[int]
 ) -> None:
-    # The only way to play "the parent's pid was taken again between two reads"
-    # on purpose: the table of processes the walk sees is ours.
-    stat = processes._Stat
-    looks = {7: 0}
+    """The only way to play that on purpose: the table of processes the walk sees is ours."""
 
     def read(pid: int) -> processes._Stat | None:
-        if pid == 7:
-            looks[7] += 1
-            return stat(parent=5, start_time=100) if looks[7] == 1 else stat(1, 100)
-        return {5: stat(parent=1, start_time=900), 1: stat(parent=0, start_time=1)}.get(pid)
+        found = looks.get(pid)
+        if not found:
+            return None
+        return processes._Stat(*(found.pop(0) if len(found) > 1 else found[0]))
 
     monkeypatch.setattr(processes, "_read_stat", read)
-    assert [each.pid for each in lineage(7, BOOT)] == [7, 1]
-
-
-def test_lineage_ends_when_parents_keep_vanishing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        processes, "_read_stat", lambda pid: processes._Stat(5, 100) if pid == 7 else None
-    )
-    assert [each.pid for each in lineage(7, BOOT)] == [7]
-
-
-def test_a_circle_of_parents_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Pids taken again within one clock tick could look like it.
-    parents = {7: 5, 5: 7}
-    monkeypatch.setattr(
-        processes, "_read_stat", lambda pid: processes._Stat(parents[pid], start_time=100)
-    )
-    assert [each.pid for each in lineage(7, BOOT)] == [7, 5]
+    assert [each.pid for each in lineage(7, BOOT)] == pids
 
 
 def test_what_a_process_was_started_with() -> None:
@@ -240,7 +214,7 @@ def test_what_a_process_was_started_with() -> None:
         found = identify(child.pid, BOOT)
         assert found is not None
         # The kernel shows the new program's environment a moment after the program has begun.
-        until(lambda: started_with(found, "ONE", "OTHER") == ("1=2", ""))
+        until(lambda: started_with(found, "ONE", "OTHER") == ("1=2", ""), "what it began with")
         assert started_with(found, "ONE", "NEITHER") is None
         later = dataclasses.replace(found, start_time=found.start_time + 1)
         assert started_with(later, "ONE") is None, "another process with the same number"
@@ -252,7 +226,7 @@ def test_life_and_death(start: Start) -> None:
     process = known(running.pid)
     assert is_alive(process)
     running.kill()
-    until(lambda: state_of(running.pid) == "Z")
+    until_state("Z", running)
     assert not is_alive(process), "a zombie computes nothing and holds nothing"
     running.wait()
     assert not is_alive(process)
@@ -263,7 +237,7 @@ def test_a_stopped_process_is_alive(start: Start) -> None:
     running = start()
     process = known(running.pid)
     assert send(process, signal.SIGSTOP)
-    until(lambda: state_of(running.pid) == "T")
+    until_state("T", running)
     assert is_alive(process)
 
 
@@ -346,7 +320,7 @@ async def test_a_process_gone_before_the_watch(start: Start) -> None:
     running = start()
     process = known(running.pid)
     running.kill()
-    until(lambda: state_of(running.pid) == "Z")
+    until_state("Z", running)
     assert not watching.watch.watch(process), "a zombie is gone"
     running.wait()
     assert not watching.watch.watch(process)
@@ -359,7 +333,7 @@ async def test_a_stopped_process_is_not_gone_until_it_is_killed(start: Start) ->
     process = known(running.pid)
     watching.watch.watch(process)
     send(process, signal.SIGSTOP)
-    until(lambda: state_of(running.pid) == "T")
+    until_state("T", running)
     assert await watching.next_gone(start()) == []
     send(process, signal.SIGKILL)
     await watching.until_gone(2)
@@ -380,7 +354,7 @@ async def test_a_process_whose_main_thread_ended_lives_on(start: Start) -> None:
     running.stdout.readline()
     process = known(running.pid)
     watching.watch.watch(process)
-    until(lambda: state_of(running.pid) == "Z")
+    until_state("Z", running)
     assert is_alive(process), "a thread still computes"
     assert watching.gone == []
     running.kill()
@@ -410,7 +384,7 @@ def test_the_work_of_tasks_is_read_with_that_of_their_children(start: Start) -> 
         assert worked is not None
         return now.cpu > worked.cpu + 0.05
 
-    until(has_worked)
+    until(has_worked, "some work")
     assert processes.vitals(tasks)[1] == rested
     assert processes.vitals([]) == ()
 
