@@ -39,14 +39,25 @@ WRONG = "Nobodys-token-5577aa"
 NOTEBOOK = "thesis/chapter of secrets.ipynb"
 
 
-def node(directory: Path, *arguments: str, style: LogStyle = LogStyle.JSON) -> RunningNode:
+def node(
+    directory: Path, *arguments: str, style: LogStyle = LogStyle.JSON, config: str = ""
+) -> RunningNode:
     tokens = directory / "tokens.json"
     tokens.touch(0o600)
-    people = [{"token": ALICE, "environment": "alice"}]
-    people.append({"token": BOB, "environment": "bob", "admin": True})  # type: ignore[dict-item]
-    tokens.write_text(json.dumps({"tokens": people}))
+    alice = {"token": ALICE, "environment": "alice"}
+    bob = {"token": BOB, "environment": "bob", "admin": True}
+    tokens.write_text(json.dumps({"tokens": [alice, bob]}))
     given = [f"--token-file={tokens}", f"--log-style={style.value}", *arguments]
-    return RunningNode(directory, simulate="1x24GiB", arguments=given)
+    return RunningNode(directory, simulate="1x24GiB", arguments=given, config=config)
+
+
+def log_of(formatter: logging.Formatter) -> tuple[logging.Logger, io.StringIO]:
+    """A log, and where its lines are."""
+    stream = io.StringIO()
+    log, handler = logging.Logger("test", logging.DEBUG), logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    log.addHandler(handler)
+    return log, stream
 
 
 def lines(running: RunningNode) -> list[dict[str, Any]]:
@@ -73,11 +84,7 @@ def whole(client: NodeClient, **more: Any) -> Any:
 
 
 def test_a_late_grant_names_the_request_that_waited_for_it(tmp_path: Path) -> None:
-    config = "c.Policy.max_tasks_per_gpu = 1\n"
-    with node(tmp_path) as running:
-        running.close()
-        running.config.write_text(config)
-        running.start()
+    with node(tmp_path, config="c.Policy.max_tasks_per_gpu = 1\n") as running:
         with running.client(ALICE) as alice, running.client(BOB) as bob:
             first = alice.wait(whole(alice))
             asked = whole(bob)
@@ -193,10 +200,7 @@ def test_how_many_lines_were_left_out_is_told_in_one_line() -> None:
 
 
 def test_what_was_left_out_is_told_when_nothing_else_happens() -> None:
-    clock, stream = FakeClock(), io.StringIO()
-    log = logging.Logger("test", logging.INFO)
-    log.addHandler(logging.StreamHandler(stream))
-    log.handlers[0].setFormatter(PlainFormatter())
+    clock, (log, stream) = FakeClock(), log_of(PlainFormatter())
     sieve = LogLines(clock.boot)
     told = EventLog(log, sieve)
     for owner in ("mallory", ("uid", 54002)):
@@ -225,24 +229,17 @@ def test_a_line_is_made_only_where_a_handler_takes_it() -> None:
     assert [record.getMessage() for record in made] == ["lease.granted", "call"]
 
 
-def written(formatter: logging.Formatter, event: str, **fields: object) -> str:
-    stream = io.StringIO()
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(formatter)
-    log = logging.Logger("test", logging.DEBUG)
-    log.addHandler(handler)
-    say(log, logging.INFO, event, **fields)
+@pytest.mark.parametrize("formatter", [PlainFormatter(), JsonFormatter()], ids=["plain", "json"])
+def test_an_event_is_one_line_whatever_is_in_it(formatter: logging.Formatter) -> None:
+    nasty = 'a b="c"\n2026-01-01T00:00:00.000Z ERROR forged\u2028\x1b[31m'
+    log, stream = log_of(formatter)
+    fields = {"who": nasty, "nothing": None, "gpus": ["GPU-1", "GPU-2"], "took": 0.25}
+    say(log, logging.INFO, "thing", **fields)
     try:
         raise ValueError("one\ntwo")
     except ValueError:
         log.exception("a sentence\nin two lines")
-    return stream.getvalue()
-
-
-@pytest.mark.parametrize("formatter", [PlainFormatter(), JsonFormatter()], ids=["plain", "json"])
-def test_an_event_is_one_line_whatever_is_in_it(formatter: logging.Formatter) -> None:
-    nasty = 'a b="c"\n2026-01-01T00:00:00.000Z ERROR forged\u2028\x1b[31m'
-    text = written(formatter, "thing", who=nasty, nothing=None, gpus=["GPU-1", "GPU-2"], took=0.25)
+    text = stream.getvalue()
     assert len(text.splitlines()) == 2
     assert "\x1b" not in text
     assert "nothing" not in text
@@ -298,10 +295,7 @@ def test_the_docs_name_only_lines_and_metrics_that_there_are() -> None:
 @given(data=st.data())
 def test_no_event_can_trouble_the_manager_by_being_told(kind: type[Event], data: Any) -> None:
     event = data.draw(st.builds(kind))
-    stream = io.StringIO()
-    log = logging.Logger("test", logging.DEBUG)
-    log.addHandler(logging.StreamHandler(stream))
-    log.handlers[0].setFormatter(JsonFormatter())
+    log, stream = log_of(JsonFormatter())
     outcome = Outcome(Tick(0.0, 0.0), core.Done(), (event,), ())
     EventLog(log, LogLines(lambda: 0.0)).heard(outcome, State())
     for line in stream.getvalue().splitlines():

@@ -9,6 +9,7 @@ import os
 import re
 import socket
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,18 @@ DASHBOARD = ETC / "grafana" / "jupyter-gpushare.json"
 RULES = ETC / "prometheus" / "jupyter-gpushare.rules.yml"
 
 
+@contextlib.contextmanager
+def exporting(
+    directory: Path, port: int, *arguments: str, config: str = ""
+) -> Iterator[RunningNode]:
+    """A node manager of one GPU that tells its metrics."""
+    told = [f"--metrics-port={port}", *arguments]
+    with RunningNode(directory, simulate="1x24GiB", config=config, arguments=told) as node:
+        yield node
+
+
 def test_hundreds_who_open_it_and_say_nothing_keep_nobody_out(tmp_path: Path, port: int) -> None:
-    with RunningNode(tmp_path, arguments=[f"--metrics-port={port}"]) as node:
+    with exporting(tmp_path, port) as node:
         threads = len(os.listdir(f"/proc/{node.pid}/task"))
         silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(400)]
         for wire in silent[::2]:
@@ -113,11 +124,7 @@ PARKING = (
 
 
 def test_parked_memory_is_told_by_rung_and_its_moves_are_timed(tmp_path: Path, port: int) -> None:
-    arguments = [f"--metrics-port={port}"]
-    with (
-        RunningNode(tmp_path, simulate="1x24GiB", config=PARKING, arguments=arguments) as node,
-        node.client() as one,
-    ):
+    with exporting(tmp_path, port, config=PARKING) as node, node.client() as one:
         lease = one.request(kernel_id="k")["lease"]
         one.call(Method.ACTIVITY, lease=lease, state="idle")
         one.wait_notice(Notice.RECALL)
@@ -150,10 +157,9 @@ def test_parked_memory_is_told_by_rung_and_its_moves_are_timed(tmp_path: Path, p
 
 
 def test_who_waits_is_counted_by_class_and_the_longest_wait_told(tmp_path: Path, port: int) -> None:
-    config = "c.Policy.max_tasks_per_gpu = 1\n"
-    arguments = [f"--metrics-port={port}", token_file(tmp_path, "alice", "bob")]
+    config, people = "c.Policy.max_tasks_per_gpu = 1\n", token_file(tmp_path, "alice", "bob")
     with (
-        RunningNode(tmp_path, simulate="1x24GiB", config=config, arguments=arguments) as node,
+        exporting(tmp_path, port, people, config=config) as node,
         node.client("alice") as alice,
         node.client("bob") as bob,
     ):
@@ -172,7 +178,7 @@ def test_who_waits_is_counted_by_class_and_the_longest_wait_told(tmp_path: Path,
 
 
 def test_grants_decisions_and_refusals_are_counted(tmp_path: Path, port: int) -> None:
-    with RunningNode(tmp_path, arguments=[f"--metrics-port={port}"]) as node, node.client() as one:
+    with exporting(tmp_path, port) as node, node.client() as one:
         count = f'{PREFIX}_decision_seconds_count{{durable="%s"}}'
         before = samples(port)
         lease = one.request()["lease"]
@@ -208,8 +214,7 @@ def test_grants_decisions_and_refusals_are_counted(tmp_path: Path, port: int) ->
 def test_a_task_without_a_sign_of_life_is_counted(tmp_path: Path, port: int) -> None:
     config = "c.Policy.heartbeat_timeout = 0.3\nc.Policy.restart_grace = 0.0\n"
     config += "c.NodeManagerApp.measure_interval = 0.2\n"
-    arguments = [f"--metrics-port={port}"]
-    with RunningNode(tmp_path, config=config, arguments=arguments) as node, node.client() as one:
+    with exporting(tmp_path, port, config=config) as node, node.client() as one:
         one.request()
         stalls, ended = f"{PREFIX}_leases_stalled_total", f"{PREFIX}_leases_ended_total"
         until(lambda: samples(port)[stalls] == 1, "the task is stalled")
@@ -224,7 +229,7 @@ def test_the_alert_rules_ask_only_for_what_there_is(tmp_path: Path, port: int) -
         # Those of a pool: tests/pool/test_pool_metrics.py.
         if f"{PREFIX}_pool_" not in rule["expr"]
     ]
-    with RunningNode(tmp_path, arguments=[f"--metrics-port={port}"]):
+    with exporting(tmp_path, port):
         there = samples(port)
     names = {name.partition("{")[0] for name in there}
     values = {
@@ -257,11 +262,8 @@ def expressions(panels: list[dict[str, Any]]) -> list[str]:
 
 def test_the_dashboard_asks_only_for_what_there_is(tmp_path: Path, port: int) -> None:
     dashboard = json.loads(DASHBOARD.read_text())
-    config, arguments = "c.NodeManagerApp.metrics_environments = 9", [f"--metrics-port={port}"]
-    with (
-        RunningNode(tmp_path, config=config, arguments=arguments) as node,
-        node.client() as one,
-    ):
+    config = "c.NodeManagerApp.metrics_environments = 9"
+    with exporting(tmp_path, port, config=config) as node, node.client() as one:
         one.request()
         utilisation = f"{PREFIX}_gpu_utilisation_ratio{{"
         until(
