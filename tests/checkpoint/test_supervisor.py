@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -486,79 +487,68 @@ def is_stopped(pid: int) -> bool:
 # -- the place -------------------------------------------------------------------------------
 
 
-def test_the_place_is_private_and_of_this_pid_namespace() -> None:
+@pytest.fixture
+def runtime() -> Iterator[str]:
+    """A runtime directory whose name is short enough for a socket's path."""
     with tempfile.TemporaryDirectory(prefix="gpushare-") as folder:
-        found = Path(checkpoint_socket({"XDG_RUNTIME_DIR": folder}, sys.executable))
-        assert found.parent == Path(folder, "jupyter-gpushare")
-        assert stat.S_IMODE(found.parent.stat().st_mode) == 0o700
-        assert namespace_of_pids() in found.name
+        yield folder
 
 
-def test_another_python_has_another_helper() -> None:
-    assert checkpoint_socket({}, "/one/python") != checkpoint_socket({}, "/other/python")
-
-
-def test_without_a_runtime_directory_it_is_in_tmp() -> None:
-    place = Path(checkpoint_socket({}, sys.executable))
-    assert place.parent == Path(f"/tmp/jupyter-gpushare-{os.getuid()}")
+@pytest.mark.parametrize("where", ["runtime", "none", "long"])
+def test_the_place_is_private_and_of_this_pid_namespace(runtime: str, where: str) -> None:
+    given = {"runtime": {"XDG_RUNTIME_DIR": runtime}, "none": {}}
+    environ = given.get(where, {"XDG_RUNTIME_DIR": f"/run/{'x' * 100}"})
+    place = Path(checkpoint_socket(environ, sys.executable))
+    own, temporary = Path(runtime, "jupyter-gpushare"), f"/tmp/jupyter-gpushare-{os.getuid()}"
+    assert place.parent == (own if where == "runtime" else Path(temporary))
     assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
     assert namespace_of_pids() in place.name
+    assert str(place) != checkpoint_socket(environ, "/other/python")
 
 
-def test_a_folder_that_others_may_enter_is_not_used(tmp_path: Path) -> None:
-    folder = tmp_path / "jupyter-gpushare"
-    folder.mkdir()
-    folder.chmod(0o755)
-    place = Path(checkpoint_socket({"XDG_RUNTIME_DIR": str(tmp_path)}, sys.executable))
+@pytest.mark.parametrize(
+    ("whose", "said"),
+    [
+        ("open", "open to other users"),
+        ("link", "no directory"),
+        pytest.param("another's", f"belongs to user {NOBODY}", marks=as_root),
+    ],
+)
+def test_a_folder_that_others_may_enter_is_not_used(runtime: str, whose: str, said: str) -> None:
+    folder = Path(runtime, "jupyter-gpushare")
+    if whose == "link":
+        folder.symlink_to(tempfile.mkdtemp(dir=runtime))
+    else:
+        folder.mkdir(mode=0o700)
+        folder.chmod(0o755 if whose == "open" else 0o700)
+    if whose == "another's":
+        os.chown(folder, NOBODY, NOBODY)
+    place = Path(checkpoint_socket({"XDG_RUNTIME_DIR": runtime}, sys.executable))
     assert place.parent != folder  # the one in /tmp it is
-    with pytest.raises(UnsafePlace, match="open to other users"):
+    with pytest.raises(UnsafePlace, match=said):
         make_private(str(folder))
     with pytest.raises(UnsafePlace):
         listen(str(folder / "h.sock"))
 
 
-def test_a_link_to_somewhere_is_not_used(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir(mode=0o700)
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    with pytest.raises(UnsafePlace, match="no directory"):
-        make_private(str(tmp_path / "link"))
-
-
 @as_root
-def test_a_folder_that_another_user_has_prepared_is_not_used(tmp_path: Path) -> None:
-    folder = tmp_path / "jupyter-gpushare"
-    folder.mkdir(mode=0o700)
-    os.chown(folder, NOBODY, NOBODY)
-    with pytest.raises(UnsafePlace, match=f"belongs to user {NOBODY}"):
-        make_private(str(folder))
-
-
-@as_root
-def test_whoever_makes_the_folder_in_tmp_first_blocks_nobody() -> None:
+def test_whoever_makes_the_folder_in_tmp_first_blocks_nobody(runtime: str) -> None:
     victim = 54117
     planted = Path(f"/tmp/jupyter-gpushare-{victim}")
     planted.mkdir(mode=0o755)
+    Path(runtime).chmod(0o755)
+    mine = Path(runtime, "mine")
+    mine.mkdir(mode=0o700)
+    os.chown(mine, victim, victim)
+    code = "import os\nfrom jupyter_gpushare.protocol.privateplace import checkpoint_socket\n"
+    code += f"os.setgid({victim}); os.setuid({victim})\n"
+    code += f"print(checkpoint_socket({{'HOME': {str(mine)!r}}}, '/python'))"
+    line = [sys.executable, "-c", code]
     try:
-        with tempfile.TemporaryDirectory(prefix="gpushare-") as home:
-            Path(home).chmod(0o755)
-            mine = Path(home, "mine")
-            mine.mkdir(mode=0o700)
-            os.chown(mine, victim, victim)
-            code = "import os, sys\n"
-            code += "from jupyter_gpushare.protocol.privateplace import checkpoint_socket\n"
-            code += f"os.setgid({victim}); os.setuid({victim})\n"
-            code += f"print(checkpoint_socket({{'HOME': {str(mine)!r}}}, '/python'))"
-            told = subprocess.run(
-                [sys.executable, "-c", code], capture_output=True, text=True, check=True
-            )
-            assert Path(told.stdout.strip()).parent == mine / ".cache" / "jupyter-gpushare"
+        told = subprocess.run(line, capture_output=True, text=True, check=True)
     finally:
         planted.rmdir()
-
-
-def test_a_long_runtime_directory_is_passed_over() -> None:
-    place = checkpoint_socket({"XDG_RUNTIME_DIR": "/run/" + "x" * 100}, sys.executable)
-    assert place.startswith("/tmp/")
+    assert Path(told.stdout.strip()).parent == mine / ".cache" / "jupyter-gpushare"
 
 
 def test_no_place_at_all_is_a_refusal(stage: Stage, tmp_path: Path) -> None:

@@ -8,50 +8,46 @@ from pathlib import Path
 import pytest
 from support.node import RunningNode, needs_root
 
+from jupyter_gpushare.ledger.beside import UnsafeFile, check_directory, key_beside
 
-def start(node: RunningNode) -> tuple[int, str]:
-    """The exit status and what was said, of one that must not start."""
+
+def refusal(node: RunningNode) -> str:
+    """What was said by one that must not start."""
     node.launch()
-    status = node.wait_dead()
+    assert node.wait_dead() == 1
     node.close()
-    return status, node.story()
+    return node.story()
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    folder = tmp_path / "ledger"
-    folder.mkdir(mode=0o700)
-    return folder
-
-
-def test_a_directory_that_everybody_may_write_is_refused(tmp_path: Path, place: Path) -> None:
-    node = RunningNode(tmp_path, ledger=place / "ledger.sqlite")
+def test_what_others_could_write_or_know_is_refused_at_the_start(tmp_path: Path) -> None:
+    place = tmp_path / "ledger"
+    place.mkdir()
     place.chmod(0o777)
-    status, said = start(node)
-    assert status == 1
+    node = RunningNode(tmp_path, ledger=place / "ledger.sqlite")
+    said = refusal(node)
     assert "others could replace the ledger" in said
     assert "chmod go-w" in said
     place.chmod(0o1777)  # as /tmp is: nobody replaces another's file there
     with node:
         assert node.status()["node"]
+    (place / "ledger.key").chmod(0o644)
+    assert "others could know it" in refusal(node)
 
 
 @needs_root
-def test_another_users_directory_is_refused(tmp_path: Path, place: Path) -> None:
-    os.chown(place, 54118, 54118)
-    status, said = start(RunningNode(tmp_path, ledger=place / "ledger.sqlite"))
-    assert (status, "belongs to user 54118" in said) == (1, True)
+def test_another_users_directory_is_refused(tmp_path: Path) -> None:
+    os.chown(tmp_path, 54118, 54118)
+    with pytest.raises(UnsafeFile, match="belongs to user 54118"):
+        check_directory(tmp_path)
 
 
-def test_a_key_that_others_may_read_is_refused_and_made_anew(tmp_path: Path, place: Path) -> None:
-    key = place / "ledger.key"
-    with RunningNode(tmp_path, ledger=place / "ledger.sqlite") as node:
-        assert key.stat().st_mode & 0o777 == 0o600
-    before = key.read_bytes()
+def test_a_key_that_others_may_read_is_refused_and_made_anew(tmp_path: Path) -> None:
+    before = key_beside(tmp_path / "ledger.sqlite")
+    key = tmp_path / "ledger.key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert key_beside(tmp_path / "ledger.sqlite") == key.read_bytes() == before
     key.chmod(0o644)
-    status, said = start(node)
-    assert status == 1
-    assert "others could know it" in said
+    with pytest.raises(UnsafeFile, match="others could know it"):
+        key_beside(tmp_path / "ledger.sqlite")
     key.unlink()
-    with node:
-        assert key.read_bytes() != before
+    assert key_beside(tmp_path / "ledger.sqlite") != before

@@ -287,10 +287,8 @@ def test_a_simulated_node_tells_its_utilisation(tmp_path: Path) -> None:
         idle = changed(client, lambda status: status["gpus"][0]["utilisation"] == 0.0)
         assert idle["leases"][0]["state"] == "idle"
         assert idle["gpus"][0]["used"] == 0
-        quiet(client, node)
         client.call(Method.ACTIVITY, lease=lease, state="busy")
         changed(client, lambda status: status["gpus"][0]["utilisation"] == 1.0)
-        quiet(client, node)
         # The lease outlives the node manager, and so does what is told of it.
         node.restart()
         with node.client() as again:

@@ -227,17 +227,6 @@ def test_the_shipped_command_serves(place: Path) -> None:
                 process.kill()
 
 
-def test_two_places_to_listen_are_an_error(place: Path) -> None:
-    node = ActivatedNode(place)
-    node.socket = place / "elsewhere.sock"
-    try:
-        assert node.launch().wait(60) == 1
-        assert "listen on" in node.story()
-        assert "elsewhere.sock. Take --socket" in node.story()
-    finally:
-        node.close()
-
-
 def test_without_systemd_its_variables_stop_nothing(place: Path) -> None:
     """Left behind by a parent, say: a terminal that itself was started as a service."""
     node = RunningNode(place)
