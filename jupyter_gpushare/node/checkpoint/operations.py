@@ -154,8 +154,8 @@ class Operations:
         try:
             said = self._link.ask({"step": "load"}, seconds)
         except WorkerLost as lost:
-            cause = Cause.TIMEOUT if lost.late else Cause.DRIVER
-            raise _NotLoaded(cause, f"the worker was lost as it started: {lost}") from lost
+            why = Cause.TIMEOUT if lost.late else Cause.DRIVER
+            raise _NotLoaded(why, f"the worker was lost as it started: {lost}") from lost
         if (cause := said.get("cannot_load")) is not None:
             raise _NotLoaded(Cause(cause), str(said["error"]), said.get("bindings"))
         if said["code"]:
