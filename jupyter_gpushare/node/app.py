@@ -472,7 +472,6 @@ class NodeManagerApp(JupyterApp):
         groups = self._hub_quotas(manager, in_force, ledger_path) if self.hub else None
         service = Service(
             manager,
-            clock,
             key=key,
             name=socket.gethostname() if membership is None else membership.name,
             version=__version__,

@@ -71,6 +71,15 @@ class AdminPage(PageHandler):
         elif not self.viewer.admin:
             raise Refusal(NodeProblem("not_allowed", ONLY_ADMINS))
 
+    def reason(self, rule: wishes.Form, reader: str) -> tuple[str, str]:
+        """The reason that was typed, and the mistake in it; empty if there is none."""
+        typed = self.typed("reason").strip()
+        try:
+            return rule.read(typed), ""
+        except NodeProblem:
+            self.set_status(400)
+            return typed, f"1 to {rule.most} characters: {reader} reads it."
+
     async def admin_status(self, node: str, *, whole: bool = False) -> Mapping[str, Any]:
         """The status of one node, ``whole`` with all its pages.
 
@@ -190,14 +199,9 @@ class RevokeFormHandler(AdminPage):
             node = self.node_named(self.typed("node") or None)
             lease = wishes.LEASE.read(self.typed("lease"))
         await self.admin_status(node)
-        typed = self.typed("reason").strip()
-        try:
-            reason = wishes.WHY_REVOKED.read(typed)
-        except NodeProblem:
-            self.set_status(400)
-            most = wishes.WHY_REVOKED.most
-            mistake = f"1 to {most} characters: the owner of the lease reads it."
-            await self._form(node, lease, typed, mistake)
+        reason, mistake = self.reason(wishes.WHY_REVOKED, "the owner of the lease")
+        if mistake:
+            await self._form(node, lease, reason, mistake)
             return
         try:
             await self.ask(node, Method.LEASE_REVOKE, lease=lease, reason=reason)
@@ -237,14 +241,9 @@ class DrainFormHandler(AdminPage):
             await self.admin_status(node)
         reason = None
         if self.typed("action") != "resume":
-            typed = self.typed("reason").strip()
-            try:
-                reason = wishes.WHY_DRAINED.read(typed)
-            except NodeProblem:
-                self.set_status(400)
-                most = wishes.WHY_DRAINED.most
-                mistake = f"1 to {most} characters: everybody who waits reads it."
-                await self._form(node, gpu, typed, mistake)
+            reason, mistake = self.reason(wishes.WHY_DRAINED, "everybody who waits")
+            if mistake:
+                await self._form(node, gpu, reason, mistake)
                 return
         try:
             changed = await self._change(node, gpu, reason)

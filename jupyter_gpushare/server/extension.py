@@ -211,15 +211,11 @@ class GpuShareExtension(ExtensionApp):
     def _make_node(self) -> EmbeddedNode | None:
         if not self.wants_embedded():
             return None
-        arguments = ["--ledger", self.ledger] if self.ledger else []
-        if self.simulate:
-            arguments += ["--simulate", self.simulate]
-        if self.node_config:
-            arguments += ["--config", self.node_config]
+        given = {"ledger": self.ledger, "simulate": self.simulate, "config": self.node_config}
         socket = self.configured_socket() or _embedded()
         return EmbeddedNode(
             socket=socket,
-            arguments=arguments,
+            arguments=[f"--{option}={value}" for option, value in given.items() if value],
             log=self.log,
             on_change=self._node_changed,
             may_host=self._may_host,
@@ -259,7 +255,9 @@ class GpuShareExtension(ExtensionApp):
             socket=self.find,
             notebooks=lambda: self.door.path,
             settings=self._kernel_settings(),
-            renamed=self._tell_renamed,
+            renamed=lambda kernel_id, path: self._tell(
+                Method.TASK_RENAMED, kernel_id=kernel_id, name=os.path.basename(path), path=path
+            ),
             log=self.log,
         )
         contents: Any = server.contents_manager  # its hooks have no types
@@ -275,7 +273,7 @@ class GpuShareExtension(ExtensionApp):
         self.lifecycle = KernelLifecycle(
             kernel_manager=server.kernel_manager,
             event_logger=bus,
-            tell=self._tell_ended,
+            tell=lambda kernel_id, pid: self._tell(Method.TASK_ENDED, kernel_id=kernel_id, pid=pid),
             pythons=self.pythons,
             log=self.log,
         )
@@ -377,24 +375,11 @@ class GpuShareExtension(ExtensionApp):
         events: list[dict[str, Any]] = answer["events"]
         return events
 
-    async def _tell_renamed(self, kernel_id: str, path: str) -> None:
-        name = os.path.basename(path)
+    async def _tell(self, method: Method, **params: Any) -> None:
         try:
-            await self.link.call(
-                Method.TASK_RENAMED,
-                timeout=_TELL_WITHIN,
-                **{"kernel_id": kernel_id, "name": name, "path": path},
-            )
+            await self.link.call(method, timeout=_TELL_WITHIN, **params)
         except NodeProblem as problem:
-            # An older node manager does not know the call. The next lease has the new name anyway.
-            self.log.debug("gpushare: could not tell a notebook's new name: %s", problem)
-
-    async def _tell_ended(self, kernel_id: str, pid: int | None) -> None:
-        try:
-            await self.link.call(
-                Method.TASK_ENDED, timeout=_TELL_WITHIN, kernel_id=kernel_id, pid=pid
-            )
-        except NodeProblem as problem:
-            # The node manager watches the process itself, so only the reason in the history is
-            # less exact.
-            self.log.debug("gpushare: could not tell that a kernel ended: %s", problem)
+            # The node manager watches processes itself, so only the reason in the history is less
+            # exact; and a lease has its notebook's new name the next time. An older one does not
+            # know the call.
+            self.log.debug("gpushare: %s could not be told: %s", method.value, problem)

@@ -203,16 +203,15 @@ class KernelEnvironment:
         return found
 
     async def _session_start(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        token = None
+        wishes = None
         with self._guard("read the notebook's metadata"):
             given = inspect.signature(original).bind_partial(*args, **kwargs).arguments
             wishes = await self._read(given.get("path"), given.get("type"))
-            token = _starting_for.set(wishes)
+        token = _starting_for.set(wishes)
         try:
             return await ensure_async(original(*args, **kwargs))
         finally:
-            if token is not None:
-                _starting_for.reset(token)
+            _starting_for.reset(token)
 
     async def _session_update(
         self, original: Callable[..., Any], session_id: str, **changes: Any

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -34,19 +33,19 @@ class NotebookDoor:
         self.path: str | None = None
         self._find = find
         self._log = log
-        self._folder: str | None = None
-        self._server: asyncio.Server | None = None
+        self._ends = contextlib.ExitStack()
         self._asking = asyncio.Semaphore(_MOST)
 
     async def open(self) -> None:
         """Begin to listen. If that fails, kernels have the settings from their start."""
         try:
-            self._folder = tempfile.mkdtemp(prefix="gpushare-")
-            path = os.path.join(self._folder, "notebook.sock")
+            place = tempfile.TemporaryDirectory(prefix="gpushare-", ignore_cleanup_errors=True)
+            path = os.path.join(self._ends.enter_context(place), "notebook.sock")
             with short_name(path) as name:
-                self._server = await asyncio.start_unix_server(
+                server = await asyncio.start_unix_server(
                     self._serve, name, limit=LONGEST_QUESTION, **KEEPS_FILE
                 )
+            self._ends.callback(server.close)
             self.path = path
         except OSError as error:
             self._log.warning(
@@ -58,12 +57,7 @@ class NotebookDoor:
     def close(self) -> None:
         """Listen no more."""
         self.path = None
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        self._ends.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -179,7 +179,7 @@ async def test_reports_of_many_changes_do_not_follow_at_once(
         return True
 
     names = ("recent", "talking", "estimates", "ask", "refused", "news")
-    ours: Any = calls.PoolCalls(manager, None, name="b", version="0", **dict.fromkeys(names, print))
+    ours: Any = calls.PoolCalls(manager, name="b", version="0", **dict.fromkeys(names, print))
     ours._followers[1] = SimpleNamespace(conn=SimpleNamespace(notify=notify))
     pushing = asyncio.create_task(ours.push())
     for _ in range(3):

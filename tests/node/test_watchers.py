@@ -129,7 +129,7 @@ async def house(path: Path) -> AsyncIterator[House]:
     async def quotas(gpus: Sequence[Gpu]) -> cmd.ConfigureQuotas:
         return cmd.ConfigureQuotas(CLOCK.boot(), Quota(len(gpus)))
 
-    service = Service(manager, CLOCK, key=b"k", name="n", version="0", heartbeat_interval=1.0)
+    service = Service(manager, key=b"k", name="n", version="0", heartbeat_interval=1.0)
     try:
         await manager.start(quotas)
         service.start()

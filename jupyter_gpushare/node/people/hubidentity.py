@@ -244,11 +244,8 @@ class HubIdentity(Identity):
         self._api.close()
 
     def _is_fresh(self, known: _Known) -> bool:
-        if known.principal is None:
-            lasts = self._trust.refused
-        else:
-            lasts = self._trust.believed * (1 - LOOK_AGAIN)
-        return self._now() < known.asked + lasts
+        believed, refused = self._trust.believed * (1 - LOOK_AGAIN), self._trust.refused
+        return self._now() < known.asked + (refused if known.principal is None else believed)
 
     async def _ask_once(self, peer: Peer, digest: str, token: str) -> _Known:
         """Ask the Hub. Connections that show the same token meanwhile wait for the same answer.

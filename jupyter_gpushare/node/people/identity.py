@@ -7,7 +7,6 @@ import grp
 import hashlib
 import hmac
 import os
-import pwd
 import stat
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -153,7 +152,11 @@ class PeerIdentity(Identity):
         loop = asyncio.get_running_loop()
         if environment.startswith("uid-"):  # a user of a container, without a name here
             return self._nameless
-        return await loop.run_in_executor(self._threads, _is_user, environment)
+        try:
+            found = await loop.run_in_executor(self._threads, user_entry, environment)
+        except OSError:
+            return None
+        return found is not None
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -189,14 +192,6 @@ class PeerIdentity(Identity):
         )
         # A person's container has the person's quota, but not the person's powers.
         return Principal(name, groups, admin and not is_owner)
-
-
-def _is_user(name: str) -> bool:
-    try:
-        pwd.getpwnam(name)
-    except (KeyError, ValueError):
-        return False
-    return True
 
 
 def _groups_of(user: str, gid: int) -> set[str]:

@@ -254,33 +254,24 @@ def _decided(decision: Decision) -> str:
     return {Grant: "grant", Wait: "wait"}.get(type(decision), "done")
 
 
-class RefusalLog:
-    """Logs calls that were answered with an error.
+def say_refused(
+    log: logging.Logger,
+    lines: LogLines,
+    call: str,
+    reason: Reason,
+    environment: str | None,
+    uid: int,
+    before: int,
+) -> bool:
+    """Log that a call's answer is an error. Returns whether that was a warning or was left out.
 
     A refused request has a line of its own (``request.refused``), so most of these are for DEBUG.
-    The first few answers "not allowed" or "too fast" on a connection are warnings.
+    The first few answers "not allowed" or "too fast" on a connection are warnings; ``before``
+    counts the earlier ones.
     """
-
-    def __init__(self, log: logging.Logger, lines: LogLines) -> None:
-        self._log = log
-        self._lines = lines
-
-    def refused(
-        self, call: str, reason: Reason, environment: str | None, uid: int, before: int
-    ) -> bool:
-        """Log that a call's answer is an error. Returns whether that was a warning or was left out.
-
-        ``before`` counts the earlier ones of this connection.
-        """
-        grave = reason in (Reason.NOT_ALLOWED, Reason.RATE_LIMITED) and before < REFUSALS_TOLD
-        if grave and not self._lines.tells(environment or ("uid", uid)):
-            return True
-        say(
-            self._log,
-            _WARNING if grave else _DEBUG,
-            "call.refused",
-            call=call,
-            reason=reason.value,
-            environment=environment,
-        )
-        return grave
+    grave = reason in (Reason.NOT_ALLOWED, Reason.RATE_LIMITED) and before < REFUSALS_TOLD
+    if grave and not lines.tells(environment or ("uid", uid)):
+        return True
+    level = _WARNING if grave else _DEBUG
+    say(log, level, "call.refused", call=call, reason=reason.value, environment=environment)
+    return grave

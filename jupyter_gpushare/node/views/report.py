@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -161,7 +161,17 @@ def _wants(state: State) -> list[Want]:
     held = Counter(environment for environment, _gpu in state.reservations)
     waits = (state.leases[name] for name in state.queue.waiting)
     wanting = [lease for lease in waits if _gains(state, lease, held[lease.environment])]
-    return list(_rows(state, sorted(wanting, key=lambda lease: (lease.requested_at, lease.order))))
+    return [
+        Want(
+            environment=lease.environment,
+            gpus=lease.request.gpus,
+            memory=lease.request.memory,
+            priority_class=lease.request.priority_class.value,
+            since=lease.requested_at,
+            groups=state.quotas.groups_of.get(lease.environment, ()),
+        )
+        for lease in sorted(wanting, key=lambda lease: (lease.requested_at, lease.order))
+    ]
 
 
 def _gains(state: State, lease: Lease, held: int) -> bool:
@@ -170,18 +180,6 @@ def _gains(state: State, lease: Lease, held: int) -> bool:
         return state.lacks_loan(lease)
     book, lent = state.quotas, state.quota_of(lease).gpus
     return book.pool is not None and lent <= held and lent < book.most(lease.environment).gpus
-
-
-def _rows(state: State, leases: list[Lease]) -> Iterator[Want]:
-    for lease in leases:
-        yield Want(
-            environment=lease.environment,
-            gpus=lease.request.gpus,
-            memory=lease.request.memory,
-            priority_class=lease.request.priority_class.value,
-            since=lease.requested_at,
-            groups=state.quotas.groups_of.get(lease.environment, ()),
-        )
 
 
 def _expected_wait(state: State, gpus: list[HostGpu], recent: Recent) -> float | None:

@@ -24,15 +24,11 @@ class Certifying:
         log: logging.Logger,
     ) -> None:
         self._membership = membership
-        self._spawn = spawn
         self._log = log
-        self.calls = {Method.POOL_CERTIFY: self.ask}
-
-    def ask(self, guest: Guest, call: Call) -> None:
-        """Ask for a certificate, or take one."""
-        self._spawn(self._answer(guest, call))
+        self.calls = {Method.POOL_CERTIFY: lambda guest, call: spawn(self._answer(guest, call))}
 
     async def _answer(self, guest: Guest, call: Call) -> None:
+        """Ask for a certificate, or take one."""
         params: CertifyParams = call.params
         try:
             result = await asyncio.to_thread(self._certify, params)

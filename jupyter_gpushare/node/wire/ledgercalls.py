@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from ...daemon.clock import Clock, ahead
+from ...daemon.clock import ahead
 from ...ledger.ledger import LedgerError, Reads
 from ...policy.books.state import State
 from ...protocol import documents as doc
@@ -19,6 +19,7 @@ from ..manager import Manager
 from ..views.history import entry, telling
 from ..views.samples import Samples, taken
 from .guests import Guest, fail
+from .translate import OF_LEDGER
 
 
 class LedgerCalls:
@@ -27,31 +28,27 @@ class LedgerCalls:
     def __init__(
         self,
         manager: Manager,
-        clock: Clock,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         is_here: Callable[[int], bool],
     ) -> None:
         self._manager = manager
-        self._clock = clock
         self._spawn = spawn
         self._is_here = is_here
         self._samples = Samples(manager.measure_interval)
         self._keeps = False
         manager.measured.append(self._measured)
-        self.calls = {
+        self.calls: Mapping[Method, Callable[[Guest, Call], None]] = {
             Method.USAGE: self.usage,
             Method.USAGE_DAILY: self.daily,
             Method.READINGS: self.readings,
             Method.HISTORY: self.history,
-            Method.LEDGER_BACKUP: self.care,
-            Method.LEDGER_CHECK: self.care,
-            Method.LEDGER_VACUUM: self.care,
+            **dict.fromkeys(OF_LEDGER, lambda guest, call: spawn(self._take_care(guest, call))),
         }
 
     def usage(self, guest: Guest, call: Call) -> None:
         """GPU-seconds held, busy and charged since some time, by environment."""
         params: UsageParams = call.params
-        until = self._clock.wall()
+        until = self._manager.clock.wall()
         since = until - params.since
         mine = self._visible(guest, params.environment)
 
@@ -76,7 +73,7 @@ class LedgerCalls:
     def daily(self, guest: Guest, call: Call) -> None:
         """The same by day, of one person."""
         params: DailyUsageParams = call.params
-        now = self._clock.wall()
+        now = self._manager.clock.wall()
         whose = self._visible(guest, params.environment) or guest.who.environment
         gpus = len(self._manager.state.gpus)
         viewer = guest.who.viewer if params.environment is None else None
@@ -122,7 +119,7 @@ class LedgerCalls:
                 why = f"There is no GPU {params.gpu} on this node."
                 fail(guest.conn, call.id, Reason.UNKNOWN_GPU, why)
                 return
-        rows = self._samples.rows(self._clock.wall(), params.since, params.step, uuids)
+        rows = self._samples.rows(self._manager.clock.wall(), params.since, params.step, uuids)
 
         def work(ledger: Reads) -> Encoded:
             gpus = [encoded(rows.of(uuid, viewer)) for uuid in uuids]
@@ -133,7 +130,7 @@ class LedgerCalls:
     def _measured(self, readings: Readings) -> None:
         if readings.problem is None and not self._keeps:
             self._keeps = True
-            self._spawn(self._keep(self._clock.wall(), self._manager.state, readings))
+            self._spawn(self._keep(self._manager.clock.wall(), self._manager.state, readings))
 
     async def _keep(self, wall: float, state: State, readings: Readings) -> None:
         """Keep a sample: on another thread, because with many tasks it takes milliseconds."""
@@ -172,11 +169,8 @@ class LedgerCalls:
         except LedgerError as error:
             fail(guest.conn, call.id, Reason.UNAVAILABLE, str(error))
 
-    def care(self, guest: Guest, call: Call) -> None:
-        """A copy of the ledger, a look at all of it, or a smaller file."""
-        self._spawn(self._take_care(guest, call))
-
     async def _take_care(self, guest: Guest, call: Call) -> None:
+        """A copy of the ledger, a look at all of it, or a smaller file."""
         manager, conn = self._manager, guest.conn
         try:
             if call.method is Method.LEDGER_BACKUP:

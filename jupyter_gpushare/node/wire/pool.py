@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import msgspec
 
-from ...daemon.clock import Clock
 from ...policy import core
 from ...policy.books.state import State
 from ...policy.recall.outlook import Recent
@@ -47,7 +46,6 @@ class PoolCalls:
     def __init__(
         self,
         manager: Manager,
-        clock: Clock,
         *,
         name: str,
         version: str,
@@ -59,7 +57,6 @@ class PoolCalls:
         news: Callable[[], None],
     ) -> None:
         self._manager = manager
-        self._clock = clock
         self._name = name
         self._version = version
         self._recent = recent
@@ -107,7 +104,7 @@ class PoolCalls:
             self._changed.set()
 
     def _report(self) -> dict[str, Any]:
-        manager, at = self._manager, self._clock.boot()
+        manager, at = self._manager, self._manager.clock.boot()
         about = (self._name, self._version, at, self._recent(), self._talking())
         return report(manager.state, manager.config, *about, self._estimates())
 
@@ -119,7 +116,7 @@ class PoolCalls:
             why = f"This host belongs to the pool {known}."
             fail(guest.conn, call.id, Reason.NOT_ALLOWED, why)
             return
-        command = cmd.BelongTo(self._clock.boot(), call.params.pool)
+        command = cmd.BelongTo(self._manager.clock.boot(), call.params.pool)
         self._ask(guest, call, command, partial(self._followed, guest, call))
 
     def _followed(self, guest: Guest, call: Call, decision: core.Decision) -> None:
@@ -132,7 +129,7 @@ class PoolCalls:
     def _lend(self, guest: Guest, call: Call) -> None:
         params = call.params
         command = cmd.LendQuotas(
-            self._clock.boot(),
+            self._manager.clock.boot(),
             params.as_of.boot_id,
             params.as_of.at,
             params.seconds,

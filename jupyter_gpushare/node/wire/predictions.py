@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...compose.predictions import says
-from ...daemon.clock import Clock
 from ...ledger.ledger import LedgerError
 from ...policy.books.state import Lease, State
 from ...policy.recall.outlook import Recent, of_newcomer
@@ -117,7 +116,6 @@ class Predictions:
     def __init__(
         self,
         manager: Manager,
-        clock: Clock,
         *,
         models: Path | None,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
@@ -127,7 +125,6 @@ class Predictions:
         log: logging.Logger,
     ) -> None:
         self._manager = manager
-        self._clock = clock
         self._models = models
         self._spawn = spawn
         self._recent = recent
@@ -213,7 +210,7 @@ class Predictions:
             self._holder(guest),
             params.task.kernel_id,
             params.task.path,
-            self._clock.wall(),
+            self._manager.clock.wall(),
             features,
             shapes,
             kinds,
@@ -222,9 +219,9 @@ class Predictions:
         )
         self._remember(prediction)
         await self._foresee(guest, by_kind(estimates))
-        begun = self._clock.boot()
+        begun = self._manager.clock.boot()
         document = self._document(prediction)
-        guest.conn.took(self._clock.boot() - begun)
+        guest.conn.took(self._manager.clock.boot() - begun)
         guest.conn.reply(call.id, document)
         self._news()
 
@@ -242,7 +239,7 @@ class Predictions:
 
     async def _foresee(self, guest: Guest, expected: tuple[Expected, ...]) -> None:
         """Tell the policy what to expect of the task's newest lease: one command for each call."""
-        at, who, process = self._clock.boot(), guest.who.environment, guest.who.process
+        at, who, process = self._manager.clock.boot(), guest.who.environment, guest.who.process
         has_gpus = (LeasePhase.HELD, LeasePhase.PARKED)
         own = [lease for lease in self._own(guest) if lease.phase in has_gpus]
         newest = max(own, key=lambda lease: lease.order, default=None)
@@ -305,7 +302,7 @@ class Predictions:
             self.forget(next(iter(self._newest)))
 
     def _document(self, prediction: Prediction, *, foresees: bool = True) -> doc.Predicted:
-        state, config, at = self._manager.state, self._manager.config, self._clock.boot()
+        state, config, at = self._manager.state, self._manager.config, self._manager.clock.boot()
         gpus = _by_kind(state)
         recent = self._recent()
         kinds: list[doc.PredictedKind] = []

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from ...daemon.clock import Clock
 from ...policy import core
 from ...policy.books.state import State
 from ...policy.say import texts
@@ -36,7 +35,6 @@ class QuotaCalls:
     def __init__(
         self,
         manager: Manager,
-        clock: Clock,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         ask: Callable[[Guest, Call, cmd.Command, Callable[[core.Decision], None]], None],
         refused: Callable[[Guest, Call, core.Decision], None],
@@ -44,19 +42,17 @@ class QuotaCalls:
         members: Callable[[], Mapping[EnvironmentName, tuple[str, ...]]],
     ) -> None:
         self._manager = manager
-        self._clock = clock
-        self._spawn = spawn
         self._ask = ask
         self._refused = refused
         self._knows = knows
         self._members = members
-        self.calls = {Method.QUOTA_LIST: self.everything, Method.QUOTA_SET: self.edit}
-
-    def edit(self, guest: Guest, call: Call) -> None:
-        """Somebody may have to ask JupyterHub first who that is."""
-        self._spawn(self._set(guest, call))
+        self.calls: Mapping[Method, Callable[[Guest, Call], None]] = {
+            Method.QUOTA_LIST: self.everything,
+            Method.QUOTA_SET: lambda guest, call: spawn(self._set(guest, call)),
+        }
 
     async def _set(self, guest: Guest, call: Call) -> None:
+        """JupyterHub may have to be asked first who that is."""
         whose, is_known = call.params.whose, True
         groups: tuple[str, ...] = ()
         if whose.environment is not None:
@@ -64,7 +60,7 @@ class QuotaCalls:
             # Asked before it is set: who has a quota is known afterwards.
             is_known = name in self._known_names() or await self._knows(name) is not False
             groups = self._members().get(name, ())
-        command = edit(self._clock.boot(), guest.who.environment, call.params, groups)
+        command = edit(self._manager.clock.boot(), guest.who.environment, call.params, groups)
         self._ask(guest, call, command, partial(self._is_set, guest, call, is_known))
 
     def _is_set(self, guest: Guest, call: Call, is_known: bool, decision: core.Decision) -> None:

@@ -28,7 +28,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...daemon.clock import Clock
 from ...daemon.membership import Membership
 from ...ledger.learned import Learned
 from ...ledger.ledger import LedgerError
@@ -123,7 +122,6 @@ class Service:
     def __init__(
         self,
         manager: Manager,
-        clock: Clock,
         *,
         key: bytes,
         name: str,
@@ -139,7 +137,6 @@ class Service:
     ) -> None:
         """``knows`` as of `Identity`; ``groups`` are JupyterHub's, where it tells quotas."""
         self._manager = manager
-        self._clock = clock
         self._key = key
         self._name = name
         self._version = version
@@ -156,7 +153,6 @@ class Service:
         self._pauses = Pauses()
         self.statuses = Statuses(
             manager,
-            clock,
             name=name,
             version=version,
             guests=self._guests,
@@ -170,7 +166,6 @@ class Service:
         )
         self.quotas = QuotaCalls(
             manager,
-            clock,
             self._background.start,
             self._ask,
             self._answer,
@@ -179,10 +174,9 @@ class Service:
         )
         self._pool = PoolCalls(
             manager,
-            clock,
             name=name,
             version=version,
-            recent=lambda: self._lately.waited(clock.wall()),
+            recent=lambda: self._lately.waited(manager.clock.wall()),
             talking=self.statuses.talking,
             estimates=lambda: self._predictions.for_pool(),
             ask=self._ask,
@@ -191,10 +185,9 @@ class Service:
         )
         self._predictions = Predictions(
             manager,
-            clock,
             models=models,
             spawn=self._background.start,
-            recent=lambda: self._lately.waited(clock.wall()),
+            recent=lambda: self._lately.waited(manager.clock.wall()),
             measured=lambda *told: self._runs.measured(*told),
             news=self.statuses.news,
             log=self._log,
@@ -207,9 +200,7 @@ class Service:
             self._predictions.of,
             learned,
         )
-        ledger = LedgerCalls(
-            manager, clock, self._background.start, lambda conn: conn in self._guests
-        )
+        ledger = LedgerCalls(manager, self._background.start, lambda conn: conn in self._guests)
         #: Calls that are more than one command.
         self._special: dict[Method, Callable[[Guest, Call], None]] = {
             Method.ATTACH: self._attach,
@@ -289,7 +280,7 @@ class Service:
         )
         looks = call.params.client.name == PAGES
         self._guests[conn.id] = Guest(conn, who, only_looks=looks)
-        command = cmd.Introduce(self._clock.boot(), who.environment, who.groups)
+        command = cmd.Introduce(self._manager.clock.boot(), who.environment, who.groups)
         tag = call_tag(conn.id, call.id)
         welcome = partial(self._welcome, conn, who, call)
         if who.pool:
@@ -386,7 +377,7 @@ class Service:
         # The policy makes no random numbers, so a new lease's id comes with the command.
         fresh = LeaseId(secrets.token_hex(16))
         make = translate.COMMANDS[call.method]
-        command = make(self._clock.boot(), guest.who, call.params, fresh)
+        command = make(self._manager.clock.boot(), guest.who, call.params, fresh)
         if isinstance(command, cmd.RequestLease):
             command = self._runs.with_estimate(command)
         self._ask(guest, call, command, partial(self._answer, guest, call))
@@ -431,7 +422,7 @@ class Service:
             fail(guest.conn, call.id, Reason.NOT_ALLOWED, f"Process {pid} is no child of yours.")
             return
         name = LeaseId(call.params.lease)
-        command = cmd.Attach(self._clock.boot(), name, who.environment, family[0])
+        command = cmd.Attach(self._manager.clock.boot(), name, who.environment, family[0])
         self._ask(guest, call, command, partial(self._answer, guest, call))
 
     def _present(self, guest: Guest, call: Call) -> None:
@@ -442,7 +433,7 @@ class Service:
             return
         who, readings = guest.who, self._manager.readings.by_gpu
         measured = vouchers.measured_of(voucher, readings)
-        at = self._clock.boot()
+        at = self._manager.clock.boot()
         command = cmd.Present(at, voucher, who.environment, who.process, measured)
         self._ask(guest, call, command, partial(self._answer, guest, call))
 
@@ -471,7 +462,9 @@ class Service:
             else:
                 self._answer(guest, call, decision)
 
-        command = translate.COMMANDS[call.method](self._clock.boot(), guest.who, call.params, name)
+        command = translate.COMMANDS[call.method](
+            self._manager.clock.boot(), guest.who, call.params, name
+        )
         self._ask(guest, call, command, answer)
 
     def _unlock(self, name: LeaseId, state: State) -> None:
@@ -486,7 +479,7 @@ class Service:
     def _lock_is_over(self, guest: Guest, name: LeaseId) -> None:
         if (waiter := self._locked.get(name)) is not None and waiter.conn is guest.conn:
             del self._locked[name]
-        command = cmd.EndLock(self._clock.boot(), name)
+        command = cmd.EndLock(self._manager.clock.boot(), name)
         tag = call_tag(guest.conn.id, None)
         self._manager.ask(command, call=tag, owner=guest.who.environment)
 
@@ -515,7 +508,7 @@ class Service:
                         ("seconds", lease.pinned_until),
                         ("turn_seconds", lease.turn_pinned_until),
                     ):
-                        result[word] = max(0.0, (until or 0.0) - self._clock.boot())
+                        result[word] = max(0.0, (until or 0.0) - self._manager.clock.boot())
                 if call.method is Method.TURN_LOCK and decision.count:
                     guest.locks = decision.lease
                     result["seconds"] = self._manager.config.turn_lock
@@ -569,7 +562,7 @@ class Service:
     def _heard(self, outcome: Outcome, state: State) -> None:
         """The manager carried something out; tell those whom it concerns."""
         observers = self._manager.observers
-        observers.call(self._lately.heard, outcome, state, self._clock.wall())
+        observers.call(self._lately.heard, outcome, state, self._manager.clock.wall())
         observers.call(self._pauses.heard, outcome)
         for happened in (*outcome.events, *outcome.effects):
             # One by one: what cannot be told to one client is told to the others.
@@ -597,14 +590,14 @@ class Service:
         if known is None or not translate.knows_secret(self._key, lease, secret):
             return
         if known.phase is LeasePhase.HELD:
-            at, who = self._clock.boot(), known.environment
+            at, who = self._manager.clock.boot(), known.environment
             self._manager.ask(cmd.Attach(at, known.id, who, process), owner=who)
 
     def _tell(self, happened: ev.Event | Effect, state: State) -> None:
         self._send(notices.about(happened, self._scene(state)))
 
     def _scene(self, state: State) -> notices.Scene:
-        manager, at = self._manager, self._clock.boot()
+        manager, at = self._manager, self._manager.clock.boot()
         readings = manager.readings.by_gpu
         return notices.Scene(
             state, manager.config, at, readings, self._guests, self._holders, self._key
@@ -661,7 +654,7 @@ class Service:
         turn = state.turns.get(name)
         if turn is None or turn.phase is not TurnPhase.WAITS:
             return {}
-        at, cells = self._clock.boot(), self._pauses.cells
+        at, cells = self._manager.clock.boot(), self._pauses.cells
         left = expected.seconds_left(state, self._manager.config, name, at, cells)
         return {} if left is None else {"seconds": left}
 
@@ -677,13 +670,15 @@ class Service:
         self.statuses.news()
 
     def _outlooks(self) -> dict[LeaseId, Outlook]:
-        recent = self._lately.waited(self._clock.wall())
-        return outlooks(self._manager.state, self._manager.config, self._clock.boot(), recent)
+        recent = self._lately.waited(self._manager.clock.wall())
+        return outlooks(
+            self._manager.state, self._manager.config, self._manager.clock.boot(), recent
+        )
 
     def _tell_position(
         self, name: LeaseId, waiters: tuple[_Waiter, ...], place: Place, outlook: Outlook | None
     ) -> None:
-        state, at = self._manager.state, self._clock.boot()
+        state, at = self._manager.state, self._manager.clock.boot()
         lease, config = state.leases[name], self._manager.config
         notice = translate.queued_notice(
             state,
@@ -694,7 +689,7 @@ class Service:
             outlook,
             config,
             self._pool.hints,
-            self._clock.wall(),
+            self._manager.clock.wall(),
             self._name,
         )
         for waiter in waiters:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from ...daemon.clock import Clock
 from ...daemon.fairness import RoundRobin
 from ...policy.recall.outlook import Outlook
 from ...policy.words.model import EnvironmentName, LeaseId
@@ -42,7 +41,6 @@ class Statuses:
     def __init__(
         self,
         manager: Manager,
-        clock: Clock,
         *,
         name: str,
         version: str,
@@ -56,7 +54,6 @@ class Statuses:
         predictions: Callable[[Callable[[str], bool]], list[doc.Predicted]],
     ) -> None:
         self._manager = manager
-        self._clock = clock
         self._name = name
         self._version = version
         self._guests = guests
@@ -182,8 +179,8 @@ class Statuses:
             version=self._version,
             simulated=manager.inventory.simulated,
             started=manager.started_wall,
-            now=self._clock.wall(),
-            boot=self._clock.boot(),
+            now=self._manager.clock.wall(),
+            boot=self._manager.clock.boot(),
             problem=manager.readings.problem,
             left_out=tuple(one.text for one in manager.readings.left_out),
             quotas_as_of=self._quotas_as_of(),

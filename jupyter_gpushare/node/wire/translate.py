@@ -257,11 +257,11 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
 }
 
 # Calls about the ledger's own file.
-_OF_LEDGER: Final = frozenset(
+OF_LEDGER: Final = frozenset(
     {msg.Method.LEDGER_BACKUP, msg.Method.LEDGER_CHECK, msg.Method.LEDGER_VACUUM}
 )
 # Only an administrator may call these.
-ADMIN_ONLY: Final = _OF_LEDGER | {
+ADMIN_ONLY: Final = OF_LEDGER | {
     msg.Method.QUOTA_LIST,
     msg.Method.QUOTA_SET,
     msg.Method.QUOTA_UNSET,
@@ -282,7 +282,7 @@ POOL_ONLY: Final = frozenset(
 )
 # What may be called from another host: no process of this one is needed. Pages call these. What
 # concerns the ledger's file itself is for somebody who is on this host.
-FROM_ELSEWHERE: Final = (POOL_ONLY | ADMIN_ONLY - _OF_LEDGER) | {
+FROM_ELSEWHERE: Final = (POOL_ONLY | ADMIN_ONLY - OF_LEDGER) | {
     msg.Method.STATUS,
     msg.Method.WATCH,
     msg.Method.USAGE,

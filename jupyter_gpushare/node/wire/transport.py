@@ -62,7 +62,7 @@ from ..host.troubles import Trouble
 from ..manager import DEAR
 from ..people.identity import Identity, IdentityRefused, Peer, Principal, elsewhere
 from ..people.osusers import SubordinateIds
-from ..views.logs import LogLines, RefusalLog, call_tag
+from ..views.logs import LogLines, call_tag, say_refused
 from .admission import Admission, Places, Refusal
 from .turnstile import READ_COSTS, Newcomers, Turnstile
 from .unread import Unread
@@ -515,10 +515,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _count(self, call_id: CallId | None, reason: Reason) -> None:
         self._home.refusals[reason] += 1
-        tag, told = call_tag(self.id, call_id), self._refusals_told
-        self._refusals_told += self._home.refusal_log.refused(
-            tag, reason, self._environment, self._uid, told
-        )
+        about = call_tag(self.id, call_id), reason, self._environment, self._uid
+        log, lines = self._home.log, self._home.lines
+        self._refusals_told += say_refused(log, lines, *about, self._refusals_told)
 
     @property
     def _environment(self) -> str | None:
@@ -694,6 +693,7 @@ class Transport:
         lines: LogLines | None = None,
     ) -> None:
         self.path = Path(path)
+        self.loop: Final = asyncio.get_running_loop()
         self.subordinates = subordinates or SubordinateIds()
         self.limits = limits
         self.turnstile = turnstile
@@ -706,7 +706,6 @@ class Transport:
         #: Calls and connections that were answered with an error.
         self.refusals = Counter({reason: 0 for reason in Reason})
         self.lines = lines or LogLines(self.now)
-        self.refusal_log = RefusalLog(self.log, self.lines)
         self._shared = shared
         self._inherited = inherited
         self._server: asyncio.Server | None = None
@@ -722,19 +721,12 @@ class Transport:
             limits.hard_buffer, limits.total_buffer, lambda call: self.loop.call_soon(call)
         )
         self.background = Background()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closing = False
 
     @property
     def open_connections(self) -> int:
         """Clients that are connected."""
         return len(self._connections)
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop this transport was started on."""
-        assert self._loop is not None
-        return self._loop
 
     def owner_of(self, peer: Peer) -> Hashable:
         """The owner whose allowance a stranger spends: its OS user in its container."""
@@ -743,7 +735,6 @@ class Transport:
 
     async def start(self) -> None:
         """Listen. Raises :class:`SocketInUse` when somebody answers there, :class:`OSError`."""
-        self._loop = asyncio.get_running_loop()
         await self._listen(self._bind() if self._inherited is None else self._inherited)
         if self._inherited is None:
             self.background.start(self._keep_name())
@@ -817,8 +808,7 @@ class Transport:
 
     def now(self) -> float:
         """Monotonic seconds."""
-        assert self._loop is not None
-        return self._loop.time()
+        return self.loop.time()
 
     def later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
         """Call something after ``seconds``."""
