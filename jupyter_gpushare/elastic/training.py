@@ -139,7 +139,7 @@ class _Training:
             self._saved_at = time.monotonic()
             self._cost = self._saved_at - began
         self._check_same()
-        self._tell_trains()
+        self._tell_trains(records)
         self._mark()
 
     def _load(self, content: bytes) -> None:
@@ -216,19 +216,18 @@ class _Training:
             raise RuntimeError(f"The ranks begin with different parameters: {found}")
         self.hash = mine
 
-    def _tell_trains(self) -> None:
-        if self.records is not None:
-            grant = broker().grant
-            self.records.add(
-                "trains",
-                **{"rank": self.rank, "world": self.size, "entry": self.entry},
-                **{"step": self.step, "epoch": self.epoch, "hash": f"{self.hash:08x}"},
-                host=os.uname().nodename,
-                gpu=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
-                index=grant.gpus[0].index if grant is not None and grant.gpus else None,
-                lease=os.environ.get(names.LEASE, ""),
-                pid=os.getpid(),
-            )
+    def _tell_trains(self, records: Records) -> None:
+        grant = broker().grant
+        records.add(
+            "trains",
+            **{"rank": self.rank, "world": self.size, "entry": self.entry},
+            **{"step": self.step, "epoch": self.epoch, "hash": f"{self.hash:08x}"},
+            host=os.uname().nodename,
+            gpu=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+            index=grant.gpus[0].index if grant is not None and grant.gpus else None,
+            lease=os.environ.get(names.LEASE, ""),
+            pid=os.getpid(),
+        )
 
     def save(self) -> None:
         """Write the state as it was at the last boundary."""
@@ -269,7 +268,7 @@ class _Training:
             if stops or is_due:
                 self.save()
             if stops or now - self._said_at >= _SAY_EVERY:
-                self._say_step(loss)
+                self._say_step(self.records, loss)
                 self._said_at = now
         if stops:
             distributed.barrier()  # nobody begins anew before it is saved
@@ -310,18 +309,17 @@ class _Training:
             self._loss = float(loss)
         self._more = said
 
-    def _say_step(self, loss: float | None) -> None:
-        if self.records is not None:
-            more = {key: value for key, value in self._more.items() if key not in _TAKEN}
-            words = {"step": self.step, "epoch": self.epoch, **more}
-            self.records.add("step", **words, **({} if loss is None else {"loss": loss}))
+    def _say_step(self, records: Records, loss: float | None) -> None:
+        more = {key: value for key, value in self._more.items() if key not in _TAKEN}
+        words = {"step": self.step, "epoch": self.epoch, **more}
+        records.add("step", **words, **({} if loss is None else {"loss": loss}))
 
     def over(self, result: Any) -> None:
         """The function has returned."""
         if self.rank == 0 and self.records is not None:
             self.save()
             if self.has_begun:
-                self._say_step(None)
+                self._say_step(self.records, None)
             with contextlib.suppress(TypeError):
                 self.records.add("result", value=plain(result))
 

@@ -51,14 +51,6 @@ class End(Enum):
     PREEMPTED = "preempted"
 
 
-MOVES: Final = {
-    Phase.QUEUED: {Phase.RUNNING},
-    Phase.RUNNING: {Phase.QUEUED, Phase.DONE, Phase.FAILED},
-    Phase.DONE: set[Phase](),
-    Phase.FAILED: set[Phase](),
-}
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class Card:
     """A GPU of a host."""
@@ -84,12 +76,6 @@ class Model:
     attempt: int = 0
     cards: tuple[Card, ...] = ()
     host_faults: int = 0
-
-    def moved(self, phase: Phase) -> Model:
-        """The same in another phase. Raises `ValueError` where there is no such move."""
-        if phase not in MOVES[self.phase]:
-            raise ValueError(f"a model cannot go from {self.phase.value} to {phase.value}")
-        return replace(self, phase=phase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +182,7 @@ def drawn(state: State) -> tuple[State, Send | None]:
     number, *rest = state.queue
     cards = tuple(row.card for row in picked)
     before = state.models[number]
-    model = replace(before.moved(Phase.RUNNING), attempt=before.attempt + 1, cards=cards)
+    model = replace(before, phase=Phase.RUNNING, attempt=before.attempt + 1, cards=cards)
     table = tuple(row for row in state.table if row not in picked)
     state = replace(
         _with(state, model),
@@ -250,7 +236,7 @@ def ended(state: State, number: int, attempt: int, end: End) -> tuple[State, Pha
         phase = Phase.DONE
     elif end is End.OWN_FAULT or faults >= MOST_HOST_FAULTS:
         phase = Phase.FAILED
-    state = _with(state, replace(model.moved(phase), host_faults=faults))
+    state = _with(state, replace(model, phase=phase, host_faults=faults))
     state = replace(state, running=state.running - {number})
     if phase is not Phase.QUEUED:
         return state, phase

@@ -199,10 +199,8 @@ class Records(Stored):
             raise
         self._db.execute("COMMIT")
 
-    @contextlib.contextmanager
-    def _read(self) -> Iterator[sqlite3.Connection]:
-        with contextlib.closing(_opened(self.path)) as db:
-            yield db
+    def _read(self) -> contextlib.closing[sqlite3.Connection]:
+        return contextlib.closing(_opened(self.path))
 
     def underway(self) -> set[int]:
         """Models whose last attempt has begun and not ended: they run, if the sweep runs."""

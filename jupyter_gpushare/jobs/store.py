@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import stat
-import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, Final
@@ -19,13 +18,12 @@ from typing import ClassVar, Final
 from jupyter_core.paths import jupyter_data_dir
 
 from ..client.errors import GpuShareError
-from ..protocol.privateplace import lock_file
+from ..protocol.privateplace import lock_within
 
 _NAME: Final = re.compile(r"\w[\w.-]{0,99}")
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
-#: Seconds in which whoever holds a lock to look only lets it go, and between two tries.
+#: Seconds in which whoever holds a lock to look only lets it go.
 _LOOKING: Final = 0.1
-_LOOK: Final = 0.02
 
 
 class Stored(ABC):
@@ -118,11 +116,9 @@ class Stored(ABC):
 
         Raises ``error`` where another one runs it for longer than ``within`` seconds.
         """
-        until = time.monotonic() + within
-        while (held := lock_file(self.at(self.locks))) is None:
-            if time.monotonic() > until:
-                raise self.error(f"{self.kind.capitalize()} {self.name!r} {self.runs}")
-            time.sleep(_LOOK)
+        held = lock_within(self.at(self.locks), within)
+        if held is None:
+            raise self.error(f"{self.kind.capitalize()} {self.name!r} {self.runs}")
         return held
 
     def is_run(self) -> bool:

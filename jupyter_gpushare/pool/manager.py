@@ -29,7 +29,6 @@ from ..ledger.ledger import Ledger, LedgerError
 from ..link.dial import Host as Place
 from ..link.errors import NodeProblem
 from ..link.nodelink import NodeLink
-from ..policy.words.described import Happening
 from ..protocol.background import Background, event_or_time
 from ..protocol.messages import Method
 from . import ledger
@@ -172,7 +171,9 @@ class PoolManager:
             if host is not None and isinstance(command, cmd.HostReported | cmd.LendAnswered):
                 self._budget(host.name).spend(time.monotonic() - begun, len(durable))
             if durable:
-                await self._append(durable)
+                wall = self._clock.wall()
+                await self._on_disk(partial(ledger.append, self._ledger, durable, wall))
+                self._written += len(durable)
             self.state = done.state
             if self._written >= _SHORTEN_AFTER:
                 await self._shorten()
@@ -197,11 +198,6 @@ class PoolManager:
             async with asyncio.timeout(seconds):
                 while not holds(self.state):
                     await self._stepped.wait()
-
-    async def _append(self, events: list[Happening]) -> None:
-        wall = self._clock.wall()
-        await self._on_disk(partial(ledger.append, self._ledger, events, wall))
-        self._written += len(events)
 
     async def _shorten(self) -> None:
         self._written = 0

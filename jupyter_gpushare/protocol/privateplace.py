@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import stat
+import time
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -18,6 +19,7 @@ from .processes import namespace_of_pids
 from .sockets import LONGEST
 
 _FOLDER: Final = "jupyter-gpushare"
+_LOOK: Final = 0.02  # seconds between two looks at a lock
 
 
 class UnsafePlace(Exception):
@@ -108,6 +110,15 @@ def lock_file(path: str | os.PathLike[str]) -> int | None:
         if isinstance(error, BlockingIOError):
             return None
         raise
+    return lock
+
+
+def lock_within(path: str | os.PathLike[str], seconds: float) -> int | None:
+    """The same, after at most ``seconds``; ``None`` where another process keeps it for longer."""
+    until = time.monotonic() + seconds
+    # flock waits for ever or not at all, and a signal that ends its wait is for the main thread.
+    while (lock := lock_file(path)) is None and time.monotonic() < until:
+        time.sleep(_LOOK)
     return lock
 
 

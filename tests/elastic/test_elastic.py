@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -22,7 +23,6 @@ from support.node import RunningNode, until
 
 from jupyter_gpushare import elastic
 from jupyter_gpushare.elastic import checkpoints, training
-from jupyter_gpushare.elastic.core import workers_text
 from jupyter_gpushare.elastic.leader import Leader
 from jupyter_gpushare.elastic.records import Plan, Records
 from jupyter_gpushare.elastic.running import MOST_LEADERS
@@ -355,22 +355,23 @@ for a, b in elastic.batches(torch.utils.data.TensorDataset(x, y), batch=24, epoc
 
 
 @pytest.mark.story
-def test_a_program_in_a_terminal_trains_as_alone(node: RunningNode, tmp_path: Path) -> None:
+def test_a_program_in_a_terminal_trains_as_alone(
+    node: RunningNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On three GPUs the sums of gradients are those of one process: the weights are equal."""
     script = tmp_path / "train.py"
     script.write_text(PROGRAM)
-
-    def weights(name: str, most: int) -> Any:
-        command = [sys.executable, "-m", "jupyter_gpushare.cli", "elastic"]
-        command += ["--name", name, "--max-gpus", str(most), "--min-gpus", str(most)]
-        command += ["--memory", "8GiB", "--json", "--", "python", str(script), "--lr=0.1"]
-        told = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN, check=False)
-        assert told.returncode == 0, told.stderr + (Records(name).output.read_text())
-        answer = json.loads(told.stdout)
-        assert (answer["phase"], answer["step"]) == ("done", 20)
-        assert f"begins with {workers_text(most)} (entry: train)" in told.stderr
-        return torch.load(answer["checkpoint"], weights_only=False)["kept"]["model"]
-
-    alone, together = weights("alone", 1), weights("together", 3)
-    for name, held in alone.items():
+    command = [sys.executable, "-m", "jupyter_gpushare.cli", "elastic", "--name=together"]
+    command += ["--max-gpus=3", "--min-gpus=3", "--memory=8GiB", "--json"]
+    command += ["--", "python", str(script), "--lr=0.1"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN, check=False)
+    assert told.returncode == 0, told.stderr + (Records("together").output.read_text())
+    answer = json.loads(told.stdout)
+    assert (answer["phase"], answer["step"]) == ("done", 20)
+    assert "begins with 3 workers (entry: train)" in told.stderr
+    together = torch.load(answer["checkpoint"], weights_only=False)["kept"]["model"]
+    monkeypatch.setattr(training, "_training", None)
+    monkeypatch.setattr(sys, "argv", [str(script), "--lr=0.1"])
+    alone = runpy.run_path(str(script))  # outside of a job it is one process
+    for name, held in alone["model"].state_dict().items():
         assert torch.allclose(held, together[name], rtol=0, atol=1e-6), name

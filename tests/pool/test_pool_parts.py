@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import ssl
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from traitlets.config import Config
 
+from jupyter_gpushare.hub.app import GpuShareHub
 from jupyter_gpushare.hub.links import Limits, LinkPool
 from jupyter_gpushare.link import nodelink
 from jupyter_gpushare.link.dial import Host
@@ -22,6 +26,7 @@ from jupyter_gpushare.policy.words.model import Quota
 from jupyter_gpushare.pool import budget
 from jupyter_gpushare.pool.configuration import Pool
 from jupyter_gpushare.pool.hostlink import HostLink, _budget, _lines
+from jupyter_gpushare.pool.hubrole import settings_of
 from jupyter_gpushare.pool.manager import PoolManager
 from jupyter_gpushare.pool.words.effects import Budget
 from jupyter_gpushare.protocol.framing import MAX_LINE, encode
@@ -106,6 +111,21 @@ def test_no_persons_token_leaves_for_a_host_of_the_pool(
     asyncio.run(scenario())
     assert heard[0]["viewer"] == {"name": "alice", "groups": ["students"], "admin": False}
     assert "secret" not in json.dumps(heard)
+
+
+@pytest.mark.parametrize(
+    ("url", "told", "address"),
+    [
+        ("http://10.0.0.1:10204", {}, "10.0.0.1"),
+        ("http://127.0.0.1:10204", {}, socket.getfqdn()),
+        ("http://10.0.0.1:10204", {"address": "pool.example.org"}, "pool.example.org"),
+    ],
+)
+def test_tokens_say_where_hosts_reach_the_pages_with_which_a_pool_runs(
+    url: str, told: dict[str, str], address: str
+) -> None:
+    hub = GpuShareHub(url=url, config=Config({"Pool": told}))
+    assert settings_of(hub, urlsplit(url).hostname).address == address
 
 
 @pytest.mark.parametrize("wrong", ["nonsense", "host:", ":99", "1.2.3.4:99999"])

@@ -134,6 +134,37 @@ def test_a_host_that_is_cut_off_is_named_with_the_time_until_it_is_said_to_be_go
         assert not pool.host("a")
 
 
+def test_hosts_take_the_next_authority_also_one_that_was_away(
+    pool: RunningPool, host: Callable[..., PoolHost]
+) -> None:
+    b, c = host("b"), host("c")
+    files = {node.name: node.directory / "pool" for node in (b, c)}
+    before = (files["b"] / "host.pem").read_bytes()
+
+    def trusts(name: str) -> int:
+        return (files[name] / "ca.pem").read_text().count("BEGIN CERTIFICATE")
+
+    with b.client("alice") as alice:
+        lease = alice.request(gpus=1)
+        c.kill9()
+        assert pool.verb("rotate") == {}
+        until(lambda: trusts("b") == 2, "b knows both authorities")
+        until(lambda: (files["b"] / "host.pem").read_bytes() != before, "b is certified")
+        assert trusts("c") == 1
+        # The link came back with the new certificate, and the lease saw nothing of it.
+        pool.sees("b")
+        c.start()
+        pool.sees("c")
+        pool.kill9()
+        pool.start()
+        until(lambda: trusts("c") == 2, "c knows both authorities")
+        pool.sees("b", "c")
+        held = {row["id"]: row["phase"] for row in alice.call(Method.STATUS)["leases"]}
+        assert held[lease["lease"]] == "held"
+    assert "AuthorityRotated" in [one["kind"] for one in pool.verb("history")["events"]]
+    assert "The last rotation is not over" in str(pool.verb("rotate", check=False))
+
+
 def test_a_drained_host_says_when_it_is_empty(
     pool: RunningPool, host: Callable[..., PoolHost]
 ) -> None:

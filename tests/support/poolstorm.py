@@ -57,7 +57,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Plan:
-    """``rounds``: these, instead of made-up ones until the time is over."""
+    """What comes of the seed, for how long, and with whom."""
 
     seed: int
     seconds: float
@@ -67,7 +67,6 @@ class Plan:
     think: float = 30.0
     hold: tuple[float, float] = (0.5, 6.0)
     validity: float = 4.0
-    rounds: tuple[tuple[Fault, ...], ...] = ()
 
 
 @dataclass
@@ -289,9 +288,8 @@ class Storm:
 
     def _blow(self) -> None:
         end = boot() + self.plan.seconds
-        made_up = iter(self.plan.rounds or iter(self._round, None))
-        while boot() < end and (faults := next(made_up, None)):
-            aways = self._suffer(faults)
+        while boot() < end:
+            aways = self._suffer(self._round())
             self._look(boot())
             self.aways += [replace(away, seen=boot()) for away in aways]
             self.report.rounds += 1
