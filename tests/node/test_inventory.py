@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -22,11 +22,11 @@ from support.nvml import GIB, Kind, Nvml, NvmlWorld
 
 from jupyter_gpushare.node.host.processes import lineage
 from jupyter_gpushare.node.inventory import open_inventory
-from jupyter_gpushare.node.inventory.base import Build, Inventory, InventoryError
+from jupyter_gpushare.node.inventory.base import Build, InventoryError
 from jupyter_gpushare.node.inventory.nvml import NvmlInventory
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory, parse_spec
 from jupyter_gpushare.node.inventory.visible import VisibleInventory
-from jupyter_gpushare.policy.words.model import GpuReading, GpuUuid, ProcessId
+from jupyter_gpushare.policy.words.model import Gpu, GpuReading, GpuUuid, ProcessId
 
 BOOT = "the-boot"
 DEADLINE = 10.0
@@ -34,166 +34,166 @@ RESERVED = 512 * 2**20
 NOBODY = 2**22 + 5  # no kernel gives this pid
 
 
+class Host(NvmlWorld):
+    """A world that this process sees, and the inventory of it."""
+
+    def __init__(self, library: Path, state: Path) -> None:
+        super().__init__(library, state)
+        self.inventory = NvmlInventory(BOOT)
+
+    def discover(self) -> tuple[Gpu, ...]:
+        return self.inventory.discover()
+
+    def read(self) -> tuple[GpuReading, ...]:
+        return self.inventory.read()
+
+    def begin(self) -> None:
+        self.discover()
+        self.read()
+
+    def only(self) -> GpuReading:
+        (reading,) = self.read()
+        return reading
+
+    def problem(self) -> str:
+        problem = self.only().problem
+        assert problem is not None
+        return problem
+
+    def work(self) -> dict[int, float | None]:
+        """Utilisation by pid."""
+        return {each.lineage[0].pid: each.utilisation for each in self.only().processes}
+
+
 @pytest.fixture
-def world(nvml_world: NvmlWorld) -> Iterator[NvmlWorld]:
-    """A world that this process sees; in the end NVML must have been shut down."""
-    library = nvml_world.load()
-    yield nvml_world
+def world(nvml_world: NvmlWorld) -> Iterator[Host]:
+    """In the end NVML must have been shut down."""
+    host = Host(nvml_world.library, nvml_world.state)
+    library = host.load()
+    yield host
+    host.inventory.close()
     assert library.nvml_stub_initialised() == 0
-
-
-@pytest.fixture
-def inventory(world: NvmlWorld) -> Iterator[NvmlInventory]:
-    inventory = NvmlInventory(BOOT)
-    yield inventory
-    inventory.close()
-
-
-def only(inventory: Inventory) -> GpuReading:
-    (reading,) = inventory.read()
-    return reading
-
-
-def problem(inventory: Inventory) -> str:
-    reading = only(inventory)
-    assert reading.problem is not None
-    return reading.problem
-
-
-def started(inventory: Inventory) -> None:
-    inventory.discover()
-    inventory.read()
 
 
 # Listing
 
 
-def test_full_gpus_are_listed_by_uuid_without_the_drivers_reserve(
-    world: NvmlWorld, inventory: NvmlInventory
-) -> None:
+def test_full_gpus_are_listed_by_uuid_without_the_drivers_reserve(world: Host) -> None:
     first = world.add_gpu(memory=24 * GIB, reserved=RESERVED, name="NVIDIA Some Thing 24GB")
     second = world.add_gpu(memory=80 * GIB, reserved=2 * RESERVED)
-    one, two = inventory.discover()
+    one, two = world.discover()
     assert (one.uuid, one.index, one.name) == (first, 0, "NVIDIA Some Thing 24GB")
     assert (two.uuid, two.index) == (second, 1)
     assert one.memory == 24 * GIB - RESERVED
     assert two.memory == 80 * GIB - 2 * RESERVED
     assert not one.simulated
-    assert not inventory.simulated
-    assert inventory.discover() == (one, two)
+    assert not world.inventory.simulated
+    assert world.discover() == (one, two)
 
 
-def test_a_gpu_says_how_it_is_built(world: NvmlWorld, inventory: NvmlInventory) -> None:
+def test_a_gpu_says_how_it_is_built(world: Host) -> None:
     first, second = GpuUuid(world.add_gpu()), GpuUuid(world.add_gpu())
-    assert inventory.builds() == {}
+    assert world.inventory.builds() == {}
     world.set_build(first, 8.6, 10496)
-    inventory.discover()
-    assert inventory.builds() == {first: Build(8.6, 10496), second: Build(None, None)}
-    chosen = VisibleInventory(inventory, "0")
+    world.discover()
+    assert world.inventory.builds() == {first: Build(8.6, 10496), second: Build(None, None)}
+    chosen = VisibleInventory(world.inventory, "0")
     assert chosen.builds()[first] == Build(8.6, 10496)
 
 
-def test_an_old_driver_without_the_reserve(world: NvmlWorld, inventory: NvmlInventory) -> None:
+def test_an_old_driver_without_the_reserve(world: Host) -> None:
     world.add_gpu(memory=24 * GIB, reserved=RESERVED)
     world.lack("nvmlDeviceGetMemoryInfo_v2")
-    (gpu,) = inventory.discover()
+    (gpu,) = world.discover()
     assert gpu.memory == 24 * GIB
-    assert only(inventory).used == RESERVED, "what cannot be told apart counts as used"
+    assert world.only().used == RESERVED, "what cannot be told apart counts as used"
 
 
-def test_mig_devices_stand_in_for_their_gpu(world: NvmlWorld, inventory: NvmlInventory) -> None:
+def test_mig_devices_stand_in_for_their_gpu(world: Host) -> None:
     whole = world.add_gpu()
     parent = world.add_gpu(memory=40 * GIB)
     small = world.add_mig(parent, memory=5 * GIB, reserved=0, name="MIG 1g.5gb")
     large = world.add_mig(parent, memory=20 * GIB, reserved=GIB, name="MIG 3g.20gb")
     last = world.add_gpu()
-    gpus = inventory.discover()
+    gpus = world.discover()
     assert [gpu.uuid for gpu in gpus] == [whole, small, large, last]
     told = [(gpu.index, gpu.instance) for gpu in gpus]
     assert told == [(0, None), (1, 0), (1, 1), (2, None)], "the numbers that nvidia-smi shows"
     assert [gpu.memory for gpu in gpus[1:3]] == [5 * GIB, 19 * GIB]
     assert gpus[1].name == "MIG 1g.5gb"
     world.add_process(large, os.getpid(), 2 * GIB)
-    readings = {reading.uuid: reading for reading in inventory.read()}
+    readings = {reading.uuid: reading for reading in world.read()}
     assert readings[large].used == 2 * GIB  # type: ignore[index]
     assert readings[small].used == 0  # type: ignore[index]
     assert readings[large].processes[0].memory == 2 * GIB  # type: ignore[index]
     assert readings[large].utilisation is None, "a MIG device has no figure"  # type: ignore[index]
 
 
-def test_mig_mode_without_instances_offers_nothing(
-    world: NvmlWorld, inventory: NvmlInventory
-) -> None:
+def test_mig_mode_without_instances_offers_nothing(world: Host) -> None:
     gpu = world.add_gpu()
-    assert len(inventory.discover()) == 1
+    assert len(world.discover()) == 1
     world.set_mig_mode(gpu, True)
-    assert "MIG mode" in problem(inventory)
-    assert inventory.discover() == ()
-    (left_out,) = inventory.left_out()
+    assert "MIG mode" in world.problem()
+    assert world.discover() == ()
+    (left_out,) = world.inventory.left_out()
     assert (left_out.index, left_out.uuid) == (0, gpu)
     assert "has no instance" in left_out.text
     world.set_mig_mode(gpu, False)
-    assert len(inventory.discover()) == 1
-    assert only(inventory).problem is None
+    assert len(world.discover()) == 1
+    assert world.only().problem is None
 
 
-def test_mig_devices_of_one_instance_never_offer_its_memory_twice(
-    world: NvmlWorld, inventory: NvmlInventory
-) -> None:
+def test_mig_devices_of_one_instance_never_offer_its_memory_twice(world: Host) -> None:
     parent = world.add_gpu()
     one = world.add_mig(parent, memory=20 * GIB, reserved=0, instance=3, compute_instance=0)
     two = world.add_mig(parent, memory=20 * GIB, reserved=0, instance=3, compute_instance=1)
-    assert sum(gpu.memory for gpu in inventory.discover()) == 20 * GIB
+    assert sum(gpu.memory for gpu in world.discover()) == 20 * GIB
     world.set_unlisted(one, GIB)
     world.add_process(two, os.getpid(), None)
-    first, second = inventory.read()
+    first, second = world.read()
     assert first.used == 0, "the processes' figures, since the device's is that of both"
     assert second.used is None
 
 
-def test_a_mig_device_that_was_removed_is_listed_no_more(
-    world: NvmlWorld, inventory: NvmlInventory
-) -> None:
+def test_a_mig_device_that_was_removed_is_listed_no_more(world: Host) -> None:
     parent = world.add_gpu()
     stays = world.add_mig(parent)
     goes = world.add_mig(parent)
-    assert len(inventory.discover()) == 2
+    assert len(world.discover()) == 2
     world.remove(goes)
-    first, second = inventory.read()
+    first, second = world.read()
     assert first.problem is None
     assert "not there any more" in str(second.problem)
-    assert [gpu.uuid for gpu in inventory.discover()] == [stays]
+    assert [gpu.uuid for gpu in world.discover()] == [stays]
 
 
-def test_a_new_gpu_is_found_by_the_next_discover(
-    world: NvmlWorld, inventory: NvmlInventory
-) -> None:
+def test_a_new_gpu_is_found_by_the_next_discover(world: Host) -> None:
     gpus = [world.add_gpu()]
-    started(inventory)
+    world.begin()
     gpus.append(world.add_gpu())
-    assert [reading.uuid for reading in inventory.read()] == gpus[:1]
-    assert [gpu.uuid for gpu in inventory.discover()] == gpus
-    assert [reading.uuid for reading in inventory.read()] == gpus
+    assert [reading.uuid for reading in world.read()] == gpus[:1]
+    assert [gpu.uuid for gpu in world.discover()] == gpus
+    assert [reading.uuid for reading in world.read()] == gpus
 
 
-def test_a_forbidden_gpu_is_left_out(world: NvmlWorld, inventory: NvmlInventory) -> None:
+def test_a_forbidden_gpu_is_left_out(world: Host) -> None:
     forbidden = world.add_gpu()
     allowed = world.add_gpu()
     world.fail(forbidden, "nvmlDeviceGetHandleByIndex_v2", Nvml.NO_PERMISSION)
-    (gpu,) = inventory.discover()
+    (gpu,) = world.discover()
     assert (gpu.uuid, gpu.index) == (allowed, 1), "its number is still the one nvidia-smi shows"
-    (left_out,) = inventory.left_out()
+    (left_out,) = world.inventory.left_out()
     assert left_out.text.startswith("GPU 0 is left out: The node manager may not use the GPU")
 
 
-def test_the_compute_mode_is_read(world: NvmlWorld, inventory: NvmlInventory) -> None:
+def test_the_compute_mode_is_read(world: Host) -> None:
     free, alone, nobodys = (world.add_gpu() for _ in range(3))
     world.add_mig(world.add_gpu())
     world.set_compute_mode(alone, 3)
     world.set_compute_mode(nobodys, 2)
-    gpus = {gpu.uuid: gpu for gpu in inventory.discover()}
+    gpus = {gpu.uuid: gpu for gpu in world.discover()}
     assert [gpu.exclusive for gpu in gpus.values()] == [False, True, False, False]
-    problems = {reading.uuid: reading.problem for reading in inventory.read()}
+    problems = {reading.uuid: reading.problem for reading in world.read()}
     assert problems.pop(GpuUuid(nobodys)) == (
         "The GPU's compute mode is prohibited: no program may compute there. "
         "`nvidia-smi -i 2 -c DEFAULT` ends that."
@@ -202,31 +202,27 @@ def test_the_compute_mode_is_read(world: NvmlWorld, inventory: NvmlInventory) ->
     del free
 
 
-def test_a_mig_instance_that_cannot_be_read_leaves_its_board(
-    world: NvmlWorld, inventory: NvmlInventory
-) -> None:
+def test_a_mig_instance_that_cannot_be_read_leaves_its_board(world: Host) -> None:
     parent = world.add_gpu()
     one, sick, other = (world.add_mig(parent) for _ in range(3))
     world.fail(sick, "nvmlDeviceGetName", Nvml.UNKNOWN)
-    assert [gpu.uuid for gpu in inventory.discover()] == [one, other]
-    (left_out,) = inventory.left_out()
+    assert [gpu.uuid for gpu in world.discover()] == [one, other]
+    (left_out,) = world.inventory.left_out()
     assert left_out.text.startswith("GPU 0 is left out: Its MIG instance 1: The driver cannot")
     # Which one it is cannot always be told: none that was listed is forgotten.
     world.fail(one, "nvmlDeviceGetUUID", Nvml.UNKNOWN)
-    assert {gpu.uuid for gpu in inventory.discover()} == {one, other}
+    assert {gpu.uuid for gpu in world.discover()} == {one, other}
 
 
-def test_a_gpu_without_memory_of_its_own_has_the_hosts(
-    world: NvmlWorld, inventory: NvmlInventory
-) -> None:
+def test_a_gpu_without_memory_of_its_own_has_the_hosts(world: Host) -> None:
     """So it is in DGX Spark (GB10): the driver answers "not supported"."""
     gpu = world.add_gpu()
     for ask in ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo"):
         world.fail(gpu, ask, Nvml.NOT_SUPPORTED)
-    (found,) = inventory.discover()
+    (found,) = world.discover()
     host = psutil.virtual_memory()
     assert found.memory == host.total
-    reading = only(inventory)
+    reading = world.only()
     assert reading.problem is None
     assert 0 < (reading.used or 0) < host.total, "what is not available any more"
     (rest,) = reading.processes
@@ -236,15 +232,13 @@ def test_a_gpu_without_memory_of_its_own_has_the_hosts(
 # Measuring
 
 
-def test_processes_are_measured_with_their_lineage(
-    world: NvmlWorld, inventory: NvmlInventory
-) -> None:
+def test_processes_are_measured_with_their_lineage(world: Host) -> None:
     gpu = world.add_gpu()
     world.set_utilisation(gpu, 37)
     child = subprocess.Popen(["sleep", "1000"])
     try:
         world.add_process(gpu, child.pid, 3 * GIB)
-        reading = only(inventory)
+        reading = world.only()
         (process,) = reading.processes
         assert process.memory == 3 * GIB
         assert process.lineage == lineage(child.pid, BOOT)
@@ -255,16 +249,16 @@ def test_processes_are_measured_with_their_lineage(
     finally:
         child.kill()
         child.wait()
-    assert only(inventory).processes == ()
-    assert only(inventory).used == 0
+    assert world.only().processes == ()
+    assert world.only().used == 0
 
 
-def test_unknown_memory_is_not_zero(world: NvmlWorld, inventory: NvmlInventory) -> None:
+def test_unknown_memory_is_not_zero(world: Host) -> None:
     gpu = world.add_gpu()
     world.add_process(gpu, os.getpid(), None)
-    assert [process.memory for process in only(inventory).processes] == [None]
+    assert [process.memory for process in world.only().processes] == [None]
     world.set_memory(gpu, os.getpid(), 0)
-    assert [process.memory for process in only(inventory).processes] == [0]
+    assert [process.memory for process in world.only().processes] == [0]
 
 
 @pytest.mark.parametrize(
@@ -280,25 +274,22 @@ def test_unknown_memory_is_not_zero(world: NvmlWorld, inventory: NvmlInventory) 
     ],
 )
 def test_one_process_on_several_lists_is_one(
-    world: NvmlWorld,
-    inventory: NvmlInventory,
-    figures: dict[Kind, int | None],
-    expected: int | None,
+    world: Host, figures: dict[Kind, int | None], expected: int | None
 ) -> None:
     gpu = world.add_gpu()
     for kind, memory in figures.items():
         world.add_process(gpu, os.getpid(), memory, kind)
-    (process,) = only(inventory).processes
+    (process,) = world.only().processes
     assert process.memory == expected
 
 
-def test_a_process_we_cannot_see_still_counts(world: NvmlWorld, inventory: NvmlInventory) -> None:
+def test_a_process_we_cannot_see_still_counts(world: Host) -> None:
     gpu = world.add_gpu()
     world.add_process(gpu, NOBODY, GIB, stays=True)
     # Several processes of other pid namespaces are all called 0.
     world.add_process(gpu, 0, 2 * GIB, stays=True)
     world.add_process(gpu, 0, 3 * GIB, stays=True)
-    reading = only(inventory)
+    reading = world.only()
     assert [(process.lineage, process.memory) for process in reading.processes] == [
         ((ProcessId(BOOT, 0, 0),), 5 * GIB),
         ((ProcessId(BOOT, NOBODY, 0),), GIB),
@@ -306,7 +297,7 @@ def test_a_process_we_cannot_see_still_counts(world: NvmlWorld, inventory: NvmlI
     assert reading.used == 6 * GIB
 
 
-def test_older_process_lists_and_missing_ones(world: NvmlWorld, inventory: NvmlInventory) -> None:
+def test_older_process_lists_and_missing_ones(world: Host) -> None:
     gpu = world.add_gpu()
     world.add_process(gpu, os.getpid(), GIB)
     world.lack(
@@ -315,58 +306,49 @@ def test_older_process_lists_and_missing_ones(world: NvmlWorld, inventory: NvmlI
         "nvmlDeviceGetMPSComputeRunningProcesses_v3",
         "nvmlDeviceGetMPSComputeRunningProcesses_v2",
     )
-    assert [process.memory for process in only(inventory).processes] == [GIB]
+    assert [process.memory for process in world.only().processes] == [GIB]
 
 
-def test_what_is_not_told_is_neither_nothing_nor_a_problem(
-    world: NvmlWorld, inventory: NvmlInventory
-) -> None:
+def test_what_is_not_told_is_neither_nothing_nor_a_problem(world: Host) -> None:
     gpu = world.add_gpu()
     world.set_unlisted(gpu, 7 * GIB)
     world.fail(gpu, "nvmlDeviceGetUtilizationRates", Nvml.NOT_SUPPORTED)
-    reading = only(inventory)
+    reading = world.only()
     assert (reading.used, reading.utilisation, reading.problem) == (7 * GIB, None, None)
 
 
 # Who works
 
 
-def work(inventory: Inventory) -> dict[int, float | None]:
-    """Utilisation by pid."""
-    return {each.lineage[0].pid: each.utilisation for each in only(inventory).processes}
-
-
-def test_work_is_told_apart_by_process(world: NvmlWorld, inventory: NvmlInventory) -> None:
+def test_work_is_told_apart_by_process(world: Host) -> None:
     gpu = world.add_gpu()
     world.add_process(gpu, os.getpid(), GIB)
     world.add_process(gpu, NOBODY, GIB, stays=True)
     world.set_utilisation(gpu, 90)
     world.add_sample(gpu, NOBODY, 80, stamp=1_000)
-    assert work(inventory) == {os.getpid(): None, NOBODY: None}, "before the first reading"
-    assert work(inventory) == {os.getpid(): 0.0, NOBODY: 0.0}, "nobody worked since"
+    assert world.work() == {os.getpid(): None, NOBODY: None}, "before the first reading"
+    assert world.work() == {os.getpid(): 0.0, NOBODY: 0.0}, "nobody worked since"
     world.add_sample(gpu, os.getpid(), 30, stamp=2_000)
     world.add_sample(gpu, os.getpid(), 50, stamp=3_000)
     world.add_sample(gpu, NOBODY + 1, 90, stamp=3_000)  # it is there no more
-    assert work(inventory) == {os.getpid(): pytest.approx(0.4), NOBODY: 0.0}
-    assert work(inventory) == {os.getpid(): 0.0, NOBODY: 0.0}, "each sample counts once"
+    assert world.work() == {os.getpid(): pytest.approx(0.4), NOBODY: 0.0}
+    assert world.work() == {os.getpid(): 0.0, NOBODY: 0.0}, "each sample counts once"
 
 
-def test_samples_that_cannot_be_are_left_out(world: NvmlWorld, inventory: NvmlInventory) -> None:
+def test_samples_that_cannot_be_are_left_out(world: Host) -> None:
     """As some drivers give them: a share of more than all, and no process at all. All can be."""
     gpu = world.add_gpu()
     world.add_process(gpu, os.getpid(), GIB)
     world.add_process(gpu, 0, GIB, stays=True)
-    started(inventory)
+    world.begin()
     world.add_sample(gpu, os.getpid(), 100, stamp=1_000)
     world.add_sample(gpu, os.getpid(), 4_000_000_000, stamp=2_000)
     world.add_sample(gpu, 0, 70, stamp=2_000)
-    assert work(inventory) == {os.getpid(): 1.0, 0: None}
+    assert world.work() == {os.getpid(): 1.0, 0: None}
 
 
 @pytest.mark.parametrize("way", ["lacks", "cannot"])
-def test_where_work_is_not_told_the_device_tells_of_who_is_alone(
-    world: NvmlWorld, inventory: NvmlInventory, way: str
-) -> None:
+def test_where_work_is_not_told_the_device_tells_of_who_is_alone(world: Host, way: str) -> None:
     gpu = world.add_gpu()
     function = "nvmlDeviceGetProcessUtilization"
     if way == "lacks":
@@ -375,19 +357,19 @@ def test_where_work_is_not_told_the_device_tells_of_who_is_alone(
         world.fail(gpu, function, Nvml.NOT_SUPPORTED)
     world.set_utilisation(gpu, 40)
     world.add_process(gpu, os.getpid(), GIB)
-    assert work(inventory) == {os.getpid(): 0.4}
+    assert world.work() == {os.getpid(): 0.4}
     world.add_process(gpu, NOBODY, GIB, Kind.GRAPHICS, stays=True)
-    assert work(inventory) == {os.getpid(): None, NOBODY: None}
+    assert world.work() == {os.getpid(): None, NOBODY: None}
     world.remove_process(gpu, NOBODY)
     world.fail(gpu, "nvmlDeviceGetUtilizationRates", Nvml.NOT_SUPPORTED)
-    assert work(inventory) == {os.getpid(): None}
+    assert world.work() == {os.getpid(): None}
 
 
-def test_work_on_mig_devices_is_unknown(world: NvmlWorld, inventory: NvmlInventory) -> None:
+def test_work_on_mig_devices_is_unknown(world: Host) -> None:
     mig = world.add_mig(world.add_gpu())
     world.add_process(mig, os.getpid(), GIB)
-    started(inventory)
-    assert work(inventory) == {os.getpid(): None}
+    world.begin()
+    assert world.work() == {os.getpid(): None}
 
 
 # Mishaps of one GPU
@@ -401,157 +383,143 @@ def test_work_on_mig_devices_is_unknown(world: NvmlWorld, inventory: NvmlInvento
         (Nvml.UNKNOWN, "cannot read the GPU"),
     ],
 )
-def test_a_lost_gpu_says_so_and_comes_back(
-    world: NvmlWorld, inventory: NvmlInventory, code: Nvml, words: str
-) -> None:
+def test_a_lost_gpu_says_so_and_comes_back(world: Host, code: Nvml, words: str) -> None:
     well, ill = world.add_gpu(), world.add_gpu()
     world.add_process(ill, os.getpid(), GIB)
-    gpus = inventory.discover()
+    gpus = world.discover()
     world.lose(ill, code)
     for _ in range(20):  # also across the restarts of the library
-        first, second = inventory.read()
+        first, second = world.read()
         assert (first.uuid, first.problem, first.used) == (well, None, 0)
         assert words in str(second.problem)
         assert (second.used, second.processes, second.utilisation) == (None, (), None)
-    assert inventory.discover() == gpus, "a lost GPU is still listed"
+    assert world.discover() == gpus, "a lost GPU is still listed"
     world.restore(ill)
-    second = inventory.read()[1]
+    second = world.read()[1]
     assert second.problem is None
     assert second.used == GIB
     assert len(second.processes) == 1
 
 
-def test_a_gpu_that_only_a_new_start_of_the_library_sees_again(
-    world: NvmlWorld, inventory: NvmlInventory
-) -> None:
+def test_a_gpu_that_only_a_new_start_of_the_library_sees_again(world: Host) -> None:
     world.set_sticky(True)
     ill, well = world.add_gpu(), world.add_gpu()
-    started(inventory)
+    world.begin()
     world.lose(ill)
-    inventory.read()
+    world.read()
     world.restore(ill)
-    assert inventory.read()[0].problem is not None, "or this test shows nothing"
+    assert world.read()[0].problem is not None, "or this test shows nothing"
     for _ in range(20):
-        first, second = inventory.read()
+        first, second = world.read()
         assert second.problem is None
         if first.problem is None:
             break
     assert first.problem is None
     world.report_xid(well, 79)
-    assert "XID 79" in str(inventory.read()[1].problem), "the new start listens too"
+    assert "XID 79" in str(world.read()[1].problem), "the new start listens too"
 
 
-def test_a_gpu_lost_while_it_is_measured(world: NvmlWorld, inventory: NvmlInventory) -> None:
+def test_a_gpu_lost_while_it_is_measured(world: Host) -> None:
     gpu = world.add_gpu()
-    started(inventory)
+    world.begin()
     world.fail(gpu, "nvmlDeviceGetMemoryInfo_v2", Nvml.GPU_IS_LOST)
-    reading = only(inventory)
+    reading = world.only()
     assert "fallen off the bus" in str(reading.problem)
     assert reading.used is None, "unknown is not zero"
     world.restore(gpu)
-    assert only(inventory).problem is None
+    assert world.only().problem is None
 
 
-def test_a_gpu_lost_before_it_had_a_name_is_found_when_it_is_back(
-    world: NvmlWorld, inventory: NvmlInventory
-) -> None:
+def test_a_gpu_lost_before_it_had_a_name_is_found_when_it_is_back(world: Host) -> None:
     well, ill = world.add_gpu(), world.add_gpu()
     world.lose(ill)
-    assert [gpu.uuid for gpu in inventory.discover()] == [well]
+    assert [gpu.uuid for gpu in world.discover()] == [well]
     world.restore(ill)
-    assert [gpu.uuid for gpu in inventory.discover()] == [well, ill]
+    assert [gpu.uuid for gpu in world.discover()] == [well, ill]
 
 
-def test_a_gpu_that_was_pulled_out(world: NvmlWorld, inventory: NvmlInventory) -> None:
+def test_a_gpu_that_was_pulled_out(world: Host) -> None:
     gpu = world.add_gpu()
-    listed = inventory.discover()
+    listed = world.discover()
     world.remove(gpu)
-    assert "not there any more" in problem(inventory)
-    assert inventory.discover() == listed
+    assert "not there any more" in world.problem()
+    assert world.discover() == listed
     world.add_gpu(gpu=gpu)
-    assert only(inventory).problem is None
+    assert world.only().problem is None
 
 
-def test_the_loss_of_a_board_is_the_loss_of_its_mig_devices(
-    world: NvmlWorld, inventory: NvmlInventory
-) -> None:
+def test_the_loss_of_a_board_is_the_loss_of_its_mig_devices(world: Host) -> None:
     parent = world.add_gpu()
     world.add_mig(parent)
     world.add_mig(parent)
-    started(inventory)
+    world.begin()
     world.lose(parent)
-    assert all("fallen off" in str(reading.problem) for reading in inventory.read())
-    assert len(inventory.discover()) == 2
+    assert all("fallen off" in str(reading.problem) for reading in world.read())
+    assert len(world.discover()) == 2
     world.restore(parent)
-    assert all(reading.problem is None for reading in inventory.read())
+    assert all(reading.problem is None for reading in world.read())
 
 
-def test_a_hardware_error_stays_until_the_gpu_was_away(
-    world: NvmlWorld, inventory: NvmlInventory
-) -> None:
+def test_a_hardware_error_stays_until_the_gpu_was_away(world: Host) -> None:
     ill, well = world.add_gpu(), world.add_gpu()
-    started(inventory)
+    world.begin()
     world.report_xid(ill, 79)
     for _ in range(3):
-        first, second = inventory.read()
+        first, second = world.read()
         assert "XID 79" in str(first.problem)
         assert ill in str(first.problem), "the advice names the GPU"
         assert first.used == 0, "it still answers"
         assert second.problem is None
     world.lose(ill, Nvml.RESET_REQUIRED)
-    assert "needs a reset" in str(inventory.read()[0].problem)
+    assert "needs a reset" in str(world.read()[0].problem)
     world.restore(ill)
-    assert [reading.problem for reading in inventory.read()] == [None, None]
-    assert well == inventory.read()[1].uuid
+    assert [reading.problem for reading in world.read()] == [None, None]
+    assert well == world.read()[1].uuid
 
 
-def test_a_hardware_error_the_driver_recovered_from(
-    world: NvmlWorld, inventory: NvmlInventory
-) -> None:
+def test_a_hardware_error_the_driver_recovered_from(world: Host) -> None:
     gpu = world.add_gpu()
     world.set_recovery(gpu, 0)
-    started(inventory)
+    world.begin()
     world.report_xid(gpu, 48)
-    assert only(inventory).problem is None
+    assert world.only().problem is None
     world.set_recovery(gpu, 1)
-    assert "needs a reset" in problem(inventory)
+    assert "needs a reset" in world.problem()
     world.set_recovery(gpu, 2)
-    assert "reboot of this host" in problem(inventory)
+    assert "reboot of this host" in world.problem()
     world.set_recovery(gpu, 0)
-    assert only(inventory).problem is None
+    assert world.only().problem is None
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 63, 94])
-def test_a_programs_own_fault_does_not_take_the_gpu_away(
-    world: NvmlWorld, inventory: NvmlInventory, xid: int
-) -> None:
+def test_a_programs_own_fault_does_not_take_the_gpu_away(world: Host, xid: int) -> None:
     gpu = world.add_gpu()
-    started(inventory)
+    world.begin()
     world.report_xid(gpu, xid)
-    assert only(inventory).problem is None
+    assert world.only().problem is None
     world.report_xid(gpu, 62)
-    assert "XID 62" in problem(inventory)
+    assert "XID 62" in world.problem()
 
 
-def test_a_hardware_error_in_one_mig_instance(world: NvmlWorld, inventory: NvmlInventory) -> None:
+def test_a_hardware_error_in_one_mig_instance(world: Host) -> None:
     parent = world.add_gpu()
     world.add_mig(parent, instance=1)
     world.add_mig(parent, instance=2)
-    started(inventory)
+    world.begin()
     world.report_xid(parent, 48, instance=2)
-    first, second = inventory.read()
+    first, second = world.read()
     assert first.problem is None
     assert "XID 48" in str(second.problem)
     world.report_xid(parent, 79)
-    assert all("XID 79" in str(reading.problem) for reading in inventory.read())
+    assert all("XID 79" in str(reading.problem) for reading in world.read())
 
 
-def test_a_driver_without_events_is_no_problem(world: NvmlWorld, inventory: NvmlInventory) -> None:
+def test_a_driver_without_events_is_no_problem(world: Host) -> None:
     gpu = world.add_gpu()
     world.fail(gpu, "nvmlDeviceRegisterEvents", Nvml.NOT_SUPPORTED)
-    started(inventory)
+    world.begin()
     world.report_xid(gpu, 79)
-    assert only(inventory).problem is None
+    assert world.only().problem is None
 
 
 # Mishaps of the whole library
@@ -566,74 +534,68 @@ def test_a_driver_without_events_is_no_problem(world: NvmlWorld, inventory: Nvml
         (Nvml.UNKNOWN, "nvidia-smi"),
     ],
 )
-def test_a_library_that_does_not_start_says_what_to_do(
-    world: NvmlWorld, inventory: NvmlInventory, code: Nvml, words: str
-) -> None:
+def test_a_library_that_does_not_start_says_what_to_do(world: Host, code: Nvml, words: str) -> None:
     world.add_gpu()
     world.refuse_start(code)
     with pytest.raises(InventoryError, match=words):
-        inventory.discover()
+        world.discover()
     with pytest.raises(InventoryError, match=words):
-        inventory.read()
+        world.read()
     world.refuse_start(None)
-    assert len(inventory.discover()) == 1
+    assert len(world.discover()) == 1
 
 
-def test_a_driver_updated_under_way(world: NvmlWorld, inventory: NvmlInventory) -> None:
+def test_a_driver_updated_under_way(world: Host) -> None:
     gpu = world.add_gpu()
-    started(inventory)
+    world.begin()
     world.refuse_everything(Nvml.VERSION_MISMATCH)
     with pytest.raises(InventoryError, match="Reboot"):
-        inventory.read()
+        world.read()
     with pytest.raises(InventoryError, match="Reboot"):
-        inventory.discover()
+        world.discover()
     world.refuse_everything(None)
-    assert only(inventory).problem is None
+    assert world.only().problem is None
     world.report_xid(gpu, 79)
-    assert "XID 79" in problem(inventory), "it listens again after a new start"
+    assert "XID 79" in world.problem(), "it listens again after a new start"
 
 
-def test_a_foreign_shutdown_is_survived(world: NvmlWorld, inventory: NvmlInventory) -> None:
+def test_a_foreign_shutdown_is_survived(world: Host) -> None:
     world.add_gpu()
-    started(inventory)
+    world.begin()
     assert world.load().nvmlShutdown() == 0
     with pytest.raises(InventoryError, match="does not answer"):
-        inventory.read()
-    assert only(inventory).problem is None
+        world.read()
+    assert world.only().problem is None
 
 
-def test_closed_is_closed(world: NvmlWorld) -> None:
+def test_closed_is_closed(world: Host) -> None:
     world.add_gpu()
-    inventory = NvmlInventory(BOOT)
-    inventory.close()
-    for method in (inventory.discover, inventory.read):
+    world.inventory.close()
+    for method in (world.discover, world.read):
         with pytest.raises(InventoryError, match="closed"):
             method()
     assert world.load().nvml_stub_initialised() == 0
 
 
 def test_close_neither_waits_for_a_slow_call_nor_pulls_the_library_from_under_it(
-    world: NvmlWorld,
+    world: Host,
 ) -> None:
     world.add_gpu()
-    inventory = NvmlInventory(BOOT)
-    started(inventory)
+    world.begin()
     world.set_slow(60_000)
-    results: list[tuple[GpuReading, ...]] = []
-    thread = threading.Thread(target=lambda: results.append(inventory.read()))
-    thread.start()
-    until(inventory._lock.locked, "a call")
-    before = time.monotonic()
-    inventory.close()
-    inventory.close()
-    assert time.monotonic() - before < 30.0, "half of what a call takes"
-    assert world.load().nvml_stub_initialised() == 1
-    world.set_slow(0)
-    thread.join(DEADLINE)
-    assert results[0][0].problem is None
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(world.only)
+        until(world.inventory._lock.locked, "a call")
+        before = time.monotonic()
+        world.inventory.close()
+        world.inventory.close()
+        assert time.monotonic() - before < 30.0, "half of what a call takes"
+        assert world.load().nvml_stub_initialised() == 1
+        world.set_slow(0)
+        assert reading.result(60).problem is None
     assert world.load().nvml_stub_initialised() == 0
     with pytest.raises(InventoryError, match="closed"):
-        inventory.read()
+        world.read()
 
 
 def test_no_library_no_driver_call_at_import(nvml_world: NvmlWorld) -> None:
