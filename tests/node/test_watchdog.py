@@ -45,12 +45,7 @@ def test_the_stages_are_told_shown_and_kept_and_a_busy_task_is_left_alone(
         texts = [event["text"] for event in client.call(Method.HISTORY)["events"]]
         assert sum("may use 8 GiB: " in text for text in texts) == 4
         client.call(Method.ACTIVITY, lease=lease, state="idle")
-
-        def asked() -> bool:
-            client.call(Method.HEARTBEAT, lease=lease)
-            return any(n.notice is Notice.RECALL for n in client.notices)
-
-        until(asked, "it is idle and asked")
+        # It is idle, and asked when it has been quiet for a while.
         assert client.wait_notice(Notice.RECALL)["why"] == "over_limit"
         nvml_world.set_memory(gpu, a.pid, 8 * GIB)
         until(lambda: shown(client) is None, "it is within its limit")
