@@ -539,10 +539,8 @@ class Ledger(Reads):
         :class:`LedgerReadOnly` or :class:`LedgerFailed`.
         """
         path = Path(path).absolute()
-        try:
+        with _told_of(path):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise _from_os_error(error, path) from error
         ledger = cls(path, history, _lock(path), adopt)
         try:
             try:
@@ -770,7 +768,7 @@ class Ledger(Reads):
     def _start(self, wall: float) -> None:
         """Connect, check, migrate. Raises :class:`_Corrupt` for a file to set aside."""
         self._only_reads = True
-        try:
+        with _told_of(self.path):
             if not _unwritable(self.path):
                 # SQLite would use the umask; other users must not read the notebooks' names.
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -780,8 +778,6 @@ class Ledger(Reads):
                 shutil.copyfile(self.path, self.place)
                 with contextlib.suppress(FileNotFoundError):
                     shutil.copyfile(_beside(self.path, "-wal"), _beside(self.place, "-wal"))
-        except OSError as error:
-            raise _from_os_error(error, self.path) from error
         with self._opening():
             connection = self._connect(self.place)
             _check(connection, self.place)
@@ -864,13 +860,10 @@ class Ledger(Reads):
 
     def _check_place(self) -> None:
         """A ledger moved or deleted under us would take records that no restart finds."""
-        try:
-            moved = os.stat(self.path).st_ino != self._inode
-        except FileNotFoundError:
-            moved = True
-        except OSError as error:
-            raise _from_os_error(error, self.path) from error
-        if moved:
+        inode = 0
+        with _told_of(self.path), contextlib.suppress(FileNotFoundError):
+            inode = os.stat(self.path).st_ino
+        if inode != self._inode:
             raise LedgerFailed(
                 f"The ledger {self.path} was moved or deleted while in use, so nothing can be"
                 " recorded. Put it back, or start anew for a new one."
@@ -963,19 +956,17 @@ def _lock(path: Path) -> int | None:
     because the ledger may be set aside or replaced by a backup while somebody has the lock.
     """
     lock = _beside(path, ".lock")
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW
+    with _told_of(path):
         try:
-            descriptor = os.open(lock, flags, 0o600)
+            descriptor = os.open(lock, flags | os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             if error.errno != errno.EROFS:
                 raise
             try:
-                descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                descriptor = os.open(lock, flags | os.O_RDONLY)
             except FileNotFoundError:
                 return None
-    except OSError as error:
-        raise _from_os_error(error, path) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -1039,19 +1030,28 @@ def _set_aside(path: Path, wall: float, why: str = "corrupt") -> Path:
     while any(_beside(aside, suffix).exists() for suffix in ("", *_LOGS)):
         number += 1
         aside = path.with_name(f"{path.name}.{why}-{stamp}-{number}")
-    try:
+    with _told_of(path):
         # The log first: should we die in between, a corrupt file without it is
         # set aside at the next start; a new file with an old log would be believed.
         for suffix in (*_LOGS, ""):
             with contextlib.suppress(FileNotFoundError):
                 os.rename(_beside(path, suffix), _beside(aside, suffix))
         settle(path.parent)
-    except OSError as error:
-        raise _from_os_error(error, path) from error
     return aside
 
 
-class StoppedLedger(Reads):
+class _File(Reads):
+    """A file that is opened anew, in the way ``how``, for each reading."""
+
+    def __init__(self, path: Path, how: str) -> None:
+        self.path = path
+        self._how = how
+
+    def _reading(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        return _opened(self.path, self._how)
+
+
+class StoppedLedger(_File):
     """A ledger that no node manager has open. None can open it until this is closed.
 
     Reading it changes nothing. Root must act as the ledger's owner: SQLite makes files beside the
@@ -1060,7 +1060,8 @@ class StoppedLedger(Reads):
 
     def __init__(self, path: Path) -> None:
         """Raises :class:`LedgerInUse`, and :class:`LedgerFailed` where there is none."""
-        self.path = path
+        # Not writable: closing it would fold the log into the file, which may be damaged.
+        super().__init__(path, "mode=ro")
         self._lock = None if not path.parent.is_dir() else _lock(path)
 
     def close(self) -> None:
@@ -1068,12 +1069,6 @@ class StoppedLedger(Reads):
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        # Not writable: closing it would fold the log into the file, which may be damaged.
-        with _opened(self.path, "mode=ro") as connection:
-            yield connection
 
     def others_files(self) -> list[str]:
         """Files of it that its owner's node manager cannot use, each with what to do."""
@@ -1125,25 +1120,15 @@ class StoppedLedger(Reads):
         return old
 
 
-class _Backup(Reads):
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        log = _beside(self._path, "-wal")
-        if log.exists() and log.stat().st_size:
-            raise LedgerFailed(
-                f"{self._path} is no backup: its last records are in {log}. A backup is made by"
-                " `jupyter gpushare ledger backup`."
-            )
-        with _opened(self._path, "mode=ro&immutable=1") as connection:
-            yield connection
-
-
 def check_backup(path: Path) -> Health:
     """Look at every page of a backup; makes no file beside it. Raises :class:`LedgerFailed`."""
-    return _Backup(path).check()
+    log = _beside(path, "-wal")
+    if log.exists() and log.stat().st_size:
+        raise LedgerFailed(
+            f"{path} is no backup: its last records are in {log}. A backup is made by"
+            " `jupyter gpushare ledger backup`."
+        )
+    return _File(path, "mode=ro&immutable=1").check()
 
 
 def _check_whole(path: Path) -> None:
@@ -1179,13 +1164,9 @@ def _beside(path: Path, suffix: str) -> Path:
 
 def _unwritable(path: Path) -> bool:
     """Whether ``path`` exists and is on a disk mounted read-only."""
-    try:
-        read_only = os.statvfs(path).f_flag & os.ST_RDONLY
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise _from_os_error(error, path) from error
-    return bool(read_only)
+    with _told_of(path), contextlib.suppress(FileNotFoundError):
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    return False
 
 
 def _probe(path: Path) -> OSError | None:
@@ -1222,6 +1203,15 @@ def _read_only(path: Path) -> LedgerReadOnly:
         " given. Running leases are kept. Check that the disk is not read-only and that the"
         f" directory {path.parent} belongs to the node manager's user."
     )
+
+
+@contextlib.contextmanager
+def _told_of(path: Path) -> Iterator[None]:
+    """What the system says of a ledger, in our words."""
+    try:
+        yield
+    except OSError as error:
+        raise _from_os_error(error, path) from error
 
 
 def _from_os_error(error: OSError, path: Path) -> LedgerError:

@@ -102,6 +102,10 @@ _JOBS_KEPT: Final = 7 * 86400.0
 _SWITCH: Final = 0.0005
 
 
+_NOTHING_TO_RELOAD: Final = (
+    "Without --hub nothing is read again at SIGHUP: restart the node manager to read its "
+    "configuration. Leases stay."
+)
 #: The system-wide folder of Jupyter's configuration, the last place where Jupyter looks.
 FOR_ALL = SYSTEM_CONFIG_PATH[-1]
 
@@ -510,7 +514,7 @@ class NodeManagerApp(JupyterApp):
             loop.add_signal_handler(number, stop.set)
         if notifier.ear.address is not None:
             # A service is told to reload by SIGHUP, and must not end by it.
-            loop.add_signal_handler(signal.SIGHUP, self._nothing_to_reload)
+            loop.add_signal_handler(signal.SIGHUP, self.log.info, _NOTHING_TO_RELOAD)
         if self.exit_with_parent:
             when_parent_ends(loop, stop.set)
         ends = {
@@ -619,12 +623,6 @@ class NodeManagerApp(JupyterApp):
         for sentence in filter(None, (told, moved)):
             self.log.warning(sentence)
         return path
-
-    def _nothing_to_reload(self) -> None:
-        self.log.info(
-            "Without --hub nothing is read again at SIGHUP: restart the node manager to read its "
-            "configuration. Leases stay."
-        )
 
     def _hub_quotas(self, manager: Manager, in_force: QuotasInForce, ledger: Path) -> HubQuotas:
         hub = Hub(parent=self)

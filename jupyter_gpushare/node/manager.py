@@ -28,6 +28,7 @@ Nothing is decided here, and nothing is worded for clients: listeners get each
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -93,6 +94,11 @@ DEAR = 0.0005
 #: The most environments with spent GPU-hours that are told when they have some again; waiting ones
 #: come first.
 MOST_EXPLAINED = 8
+
+
+#: What is told when these work again.
+_WRITTEN, _MEASURED = "The ledger is written again", "The GPUs are measured again"
+_WATCHED = "Processes are watched again"
 
 
 #: Under this name the ledger keeps which wall clock was believed last.
@@ -200,16 +206,8 @@ class Manager:
         #: All observers are called through this.
         self.observers = Observers(clock.boot, self._log)
 
-        def trouble(over: str) -> Trouble:
-            return Trouble(self._log, clock.boot, over)
-
-        self._ledger_trouble = trouble("The ledger is written again")
-        self._snapshot_trouble = trouble("Snapshots are written again")
-        self._tidy_trouble = trouble("The ledger is tidied again")
-        self._budget_trouble = trouble("GPU-hour budgets are read again")
-        self._list_trouble = trouble("The GPUs are listed again")
-        self._measure_trouble = trouble("The GPUs are measured again")
-        self._process_trouble = trouble("Processes are watched again")
+        #: By what is told when it is over.
+        self._trouble = functools.cache(partial(Trouble, self._log, clock.boot))
         self._refusals = RefusalSieve()
         self._queue: RoundRobin[_Pending] = RoundRobin()
         self._asked = asyncio.Event()
@@ -415,10 +413,10 @@ class Manager:
             flush = not all(isinstance(event, AboutLease) for event in events)
             await self.in_ledger(partial(self.ledger.append, records, uses, flush=flush))
         except LedgerError as error:
-            self._ledger_trouble.came(f"The ledger refused new records: {error}")
+            self._trouble(_WRITTEN).came(f"The ledger refused new records: {error}")
             return error
         self._used.are_written(used)
-        self._ledger_trouble.is_over()
+        self._trouble(_WRITTEN).is_over()
         self._failpoint(Failpoint.AFTER_APPEND, outcomes)
         self._since_snapshot += len(records)
         return None
@@ -485,7 +483,9 @@ class Manager:
         wall = self.clock.wall()
         records = [to_record(event, wall) for event in core.summarise(self.state)]
         # Where it fails the history before it is still there, so nothing is lost.
-        with self._snapshot_trouble.about(LedgerError, "No snapshot could be written"):
+        with self._trouble("Snapshots are written again").about(
+            LedgerError, "No snapshot could be written"
+        ):
             await self.in_ledger(partial(self.ledger.write_snapshot, records))
 
     async def _tidy_loop(self) -> None:
@@ -493,7 +493,9 @@ class Manager:
             await asyncio.sleep(self._tidy_interval)
             if self._since_snapshot:
                 self._snapshot_due = True
-            with self._tidy_trouble.about(LedgerError, "The ledger could not be tidied"):
+            with self._trouble("The ledger is tidied again").about(
+                LedgerError, "The ledger could not be tidied"
+            ):
                 await self.tidy()
 
     async def tidy(self, spare: float = 0.125) -> None:
@@ -569,13 +571,13 @@ class Manager:
                 self._process_gone(process)
         except ProcessError as error:
             # The lease stands and the heartbeat guards it; descriptors may be free again soon.
-            self._process_trouble.came(f"{error} It is tried again.")
+            self._trouble(_WATCHED).came(f"{error} It is tried again.")
             loop = asyncio.get_running_loop()
             self._retries[process] = loop.call_later(self._retry_interval, self._watch, process)
         else:
             self._retries.pop(process, None)
             if not self._retries:
-                self._process_trouble.is_over()
+                self._trouble(_WATCHED).is_over()
 
     def _process_gone(self, process: ProcessId) -> None:
         # Its owner waits for it, and nobody else, if ten thousand processes end at once.
@@ -595,7 +597,9 @@ class Manager:
         """List the GPUs again: one may have come back, or been partitioned anew."""
         self._discover_at = self.clock.boot() + self._discover_interval
         loop = asyncio.get_running_loop()
-        with self._list_trouble.about(InventoryError, "The GPUs could not be listed"):
+        with self._trouble("The GPUs are listed again").about(
+            InventoryError, "The GPUs could not be listed"
+        ):
             gpus = await loop.run_in_executor(self._inventory_thread, self.inventory.discover)
             known = {uuid: books.gpu for uuid, books in self.state.gpus.items()}
             if {gpu.uuid: gpu for gpu in gpus} != known:
@@ -613,12 +617,12 @@ class Manager:
                 # What it says may be as old as the question.
                 raise InventoryError("The driver took too long to answer.")
         except InventoryError as error:
-            self._measure_trouble.came(f"The GPUs could not be measured: {error}")
+            self._trouble(_MEASURED).came(f"The GPUs could not be measured: {error}")
             self.readings.problem = str(error)
             await self._too_old(str(error).rstrip("."))
             self._tell_measured()
             return
-        self._measure_trouble.is_over()
+        self._trouble(_MEASURED).is_over()
         by_gpu = {str(reading.uuid): reading for reading in readings}
         left_out = self.inventory.left_out()
         self.readings = Readings(at, by_gpu, sensors=sensors, left_out=left_out)
@@ -691,7 +695,7 @@ class Manager:
             return found
 
         what = "What was spent of GPU-hour budgets could not be read"
-        with self._budget_trouble.about(LedgerError, what):
+        with self._trouble("GPU-hour budgets are read again").about(LedgerError, what):
             rows = await self.reads.ask("", read)
             spent = tuple(
                 (EnvironmentName(row.environment), row.gpu_seconds_charged / 3600.0)
