@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import os
 import stat
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -70,7 +71,7 @@ class IdentityRefused(Exception):
     """This peer may not come in; the text says why and what to do."""
 
 
-class Identity:
+class Identity(ABC):
     """Turns a peer, and the token it may have sent, into a principal."""
 
     #: Whether a token alone says who calls, from wherever.
@@ -85,15 +86,15 @@ class Identity:
         """The person whom the pool names. Raises :class:`IdentityRefused` for no person's name."""
         return Principal(name, tuple(sorted(groups)), admin)
 
+    @abstractmethod
     async def identify(self, peer: Peer, token: str | None) -> Principal:
         """Raises :class:`IdentityRefused`."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def knows(self, environment: str) -> bool | None:
         """Whether a user of that name exists, or ``None`` if that cannot be told now."""
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - not all have something to close
         """Nobody will be identified any more; never waits."""
 
 
