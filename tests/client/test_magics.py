@@ -241,7 +241,7 @@ def test_a_refusal_is_one_sentence_and_stops_the_notebook(kernel: Kernel) -> Non
 
 
 def test_without_a_node_manager_the_magic_says_what_to_do(tmp_path: Path) -> None:
-    with Kernel(tmp_path, tmp_path / "nobody.sock") as kernel:
+    with Kernel(tmp_path, tmp_path / "nobody.sock", JUPYTER_GPUSHARE_ANSWER_TIMEOUT="1") as kernel:
         shown = kernel.run("%gpushare")
         failed(shown)
         (line,) = shown.error()["traceback"]
@@ -391,14 +391,10 @@ class TestCellMagic:
 
         assert failed(kernel.run("%%gpushare\ndef f(:\n"))["ename"] == "SyntaxError"
 
-    def test_runs_magics_and_defines_names(self, kernel: Kernel) -> None:
+    def test_runs_any_cell_as_without_it(self, kernel: Kernel) -> None:
         kernel.ok("%%gpushare\ndef double(x):\n    return 2 * x\n%precision 3\n")
         assert kernel.ok("double(21)").plain() == "42"
-
-    def test_a_cell_without_code_is_fine(self, kernel: Kernel) -> None:
         kernel.ok("%%gpushare\n# nothing\n")
-
-    def test_a_semicolon_keeps_the_value_quiet(self, kernel: Kernel) -> None:
         assert kernel.ok("%%gpushare\n41 + 1;").of("execute_result") == []
 
 
@@ -434,23 +430,31 @@ def test_tab_offers_what_fits_and_nothing_else(kernel: Kernel, jedi: bool) -> No
 
 
 SHELL = """
-import sys
+import json, os, sys
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
-import json
 shell = InteractiveShell.instance(config=Config(json.loads(sys.argv[1])))
 shell.extension_manager.load_extension("jupyter_gpushare")
 def run(code):
     assert shell.run_cell(code).success, code
+def settings():
+    from jupyter_gpushare.client.acquire import broker
+    return broker().preferences.settings
 """
 
 
-def in_shell(code: str, home: Path, node: RunningNode, config: dict[str, Any]) -> tuple[str, str]:
+def in_shell(code: str, home: Path, node: RunningNode, **traits: Any) -> tuple[str, str]:
     """Run in a real shell without a kernel: what it printed, and its stderr."""
-    environ = dict(new_kernel(home, node).environ)
+    words = [
+        "-W",
+        "error::DeprecationWarning",
+        "-c",
+        SHELL + code,
+        json.dumps({"GpuShare": traits}),
+    ]
     done = subprocess.run(
-        [sys.executable, "-W", "error::DeprecationWarning", "-c", SHELL + code, json.dumps(config)],
-        env=environ,
+        [sys.executable, *words],
+        env=dict(new_kernel(home, node).environ),
         capture_output=True,
         text=True,
         timeout=60,
@@ -459,79 +463,56 @@ def in_shell(code: str, home: Path, node: RunningNode, config: dict[str, Any]) -
     return done.stdout, done.stderr
 
 
-def test_in_a_terminal_it_is_plain_text(tmp_path: Path, node: RunningNode) -> None:
-    until(lambda: all_is_free(node), "nothing drains")
-    out, err = in_shell(
-        "run('%gpushare request --memory 6GiB')\nrun('%gpushare status')\nrun('%gpushare release')",
-        tmp_path,
-        node,
-        {},
-    )
+IN_TERMINAL = """
+heavy = {'session.session', 'words.render', 'broker', 'words.display', 'words.settings'}
+print(sorted(n for n in heavy if f'jupyter_gpushare.client.{n}' in sys.modules))
+print([n for n in ('tornado', 'jupyter_server', 'sqlite3x', 'pynvml') if n in sys.modules])
+run('%unload_ext jupyter_gpushare')
+print('gpushare' in str(shell.magics_manager.magics))
+print([c for e in shell.events.callbacks.values() for c in e if 'gpushare' in repr(c)])
+print('gpushare' in str(shell.Completer.matchers), 'GpuShare' in str(shell.configurables))
+run('%load_ext jupyter_gpushare')
+run('%reload_ext jupyter_gpushare')
+for words in ('request --memory 6GiB', 'status', 'release'):
+    run(f'%gpushare {words}')
+"""
 
+
+def test_in_a_terminal_it_is_plain_text_cheap_to_load_and_unloads_whole(
+    tmp_path: Path, node: RunningNode
+) -> None:
+    until(lambda: all_is_free(node), "nothing drains")
+    out, err = in_shell(IN_TERMINAL, tmp_path, node)
+    assert out.split("\n")[:5] == ["[]", "[]", "False", "[]", "False False"]
     assert "This kernel now holds GPU 0 (6 GiB of 24 GiB)" in out
     assert "GPU  NAME" in out
     assert "<" not in out
     assert err == ""
 
 
-def test_traits_are_the_weakest_settings(tmp_path: Path, node: RunningNode) -> None:
-    config = {"GpuShare": {"gpus": 2, "memory": "5GiB", "wait_timeout": "2m", "fallback": "error"}}
-    out, _ = in_shell(
-        "from jupyter_gpushare.client.acquire import broker\n"
-        "s = broker().preferences.settings\n"
-        "print(s.ask.gpus, s.ask.memory, s.wait_timeout, s.fallback.value, s.acquire.value)\n"
-        "run('%config GpuShare.acquire = \"first-use\"')\n"
-        "print(broker().preferences.settings.acquire.value)\n"
-        "import os; os.environ['JUPYTER_GPUSHARE_GPUS'] = '1'\n"
-        "print(broker().preferences.settings.ask.gpus)\n"
-        "run('%unload_ext jupyter_gpushare')\n"
-        "print(broker().preferences.settings.fallback.value)\n",
-        tmp_path,
-        node,
-        config,
-    )
-
-    assert out.split("\n")[:4] == [f"2 {5 * GIB} 120.0 error import", "first-use", "1", "cpu"]
+TRAITS = """
+s = settings()
+print(s.ask.gpus, s.ask.memory, s.wait_timeout, s.fallback.value, s.acquire.value)
+run('%config GpuShare.acquire = "first-use"')
+print(settings().acquire.value)
+os.environ['JUPYTER_GPUSHARE_GPUS'] = '1'
+print(settings().ask.gpus)
+run('%gpushare help')
+run('%unload_ext jupyter_gpushare')
+print(settings().wait_timeout)
+"""
 
 
-def test_traits_that_make_no_sense_are_said_and_left_out(tmp_path: Path, node: RunningNode) -> None:
-    config = {"GpuShare": {"memory": "much", "gpus": 2, "fallback": "hope"}}
-    out, err = in_shell(
-        "from jupyter_gpushare.client.acquire import broker\n"
-        "s = broker().preferences.settings\n"
-        "print(s.ask.gpus, s.ask.memory, s.fallback.value)\n"
-        "run('%gpushare help')",
-        tmp_path,
-        node,
-        config,
-    )
-
-    assert out.startswith("2 None cpu")
-    assert "GpuShare.memory = 'much' cannot be used" in err
-    assert "hope" in err
-    assert "Traceback" not in err
-
-
-def test_loading_is_cheap_and_unloading_leaves_nothing(tmp_path: Path, node: RunningNode) -> None:
-    out, _ = in_shell(
-        "heavy = {'session.session', 'words.render', 'broker', 'words.display', 'words.settings'}\n"
-        "print(sorted(n for n in heavy if f'jupyter_gpushare.client.{n}' in sys.modules))\n"
-        "print([n for n in ('tornado', 'jupyter_server', 'sqlite3x', 'pynvml') "
-        "if n in sys.modules])\n"
-        "run('%unload_ext jupyter_gpushare')\n"
-        "print('gpushare' in str(shell.magics_manager.magics))\n"
-        "print([c for e in shell.events.callbacks.values() for c in e if 'gpushare' in repr(c)])\n"
-        "print('gpushare' in str(shell.Completer.matchers), "
-        "'GpuShare' in str(shell.configurables))\n"
-        "run('%load_ext jupyter_gpushare')\nrun('%reload_ext jupyter_gpushare')\n"
-        "run('%gpushare help')",
-        tmp_path,
-        node,
-        {},
-    )
-
+def test_traits_are_the_weakest_settings_and_said_where_they_make_no_sense(
+    tmp_path: Path, node: RunningNode
+) -> None:
+    traits = {"gpus": 2, "memory": "5GiB", "wait_timeout": "2m", "fallback": "hope"}
+    out, err = in_shell(TRAITS, tmp_path, node, **traits)
     lines = out.split("\n")
-    assert lines[:5] == ["[]", "[]", "False", "[]", "False False"]
+    assert lines[:3] == [f"2 {5 * GIB} 120.0 cpu import", "first-use", "1"]
+    assert lines[-2] == "0.0", "it is unloaded"
+    assert "GpuShare.fallback = 'hope' cannot be used" in err
+    assert "Traceback" not in err
 
 
 def test_the_off_switch(tmp_path: Path, node: RunningNode) -> None:

@@ -67,7 +67,7 @@ def test_alice_keeps_her_variables_and_gets_a_gpu_again(node: RunningNode, tmp_p
         kernel_of(node, tmp_path / "bob", "bob") as bobs,
         node.client("root") as root,
     ):
-        first = alices.ok("import torch; kept = torch.arange(5)")
+        alices.ok("import torch; kept = torch.arange(5)")
         assert uuid(alices.ok(VISIBLE).stream()).startswith("GPU-")
         waits = bobs.start("import torch")
         until(lambda: is_in(root, "alice", "parked"), "alice is idle for a second and parks")
@@ -76,7 +76,7 @@ def test_alice_keeps_her_variables_and_gets_a_gpu_again(node: RunningNode, tmp_p
         assert shown.reply["status"] == "ok"
         assert is_in(root, "bob", "active", "idle")
         assert uuid(bobs.ok(VISIBLE).stream()).startswith("GPU-")
-        del first
+        assert "parked" in alices.ok("%gpushare status").plain(), "our own magics do not wait"
 
         # bob's kernel may not be asked back while its cell runs, so hers waits, visibly.
         long = bobs.start("import time\nwhile True: time.sleep(0.05)")
@@ -84,6 +84,19 @@ def test_alice_keeps_her_variables_and_gets_a_gpu_again(node: RunningNode, tmp_p
         cell = alices.start(f"{VISIBLE}; print(kept.sum().item())")
         shows(alices, cell, "Waiting for GPUs: number 1 in line")
         assert not cell.stream(), "the cell does not run before it has its GPU"
+
+        # Interrupting the wait runs the cell without a GPU.
+        alices.interrupt()
+        alices.finish(cell)
+        assert cell.reply is not None
+        assert cell.reply["status"] == "ok"
+        assert cell.stream().splitlines() == ["visible: ", "10"]
+        assert "runs without a GPU" in cell.stream("stderr")
+        assert is_in(root, "alice", "parked")
+        until(lambda: (state_of(root, "alice") or {})["position"] is None, "she left the queue")
+
+        cell = alices.start(f"{VISIBLE}; print(kept.sum().item())")
+        shows(alices, cell, "Waiting for GPUs: number 1 in line")
         bobs.interrupt()
         bobs.finish(long)
         bobs.run("%gpushare release")
@@ -91,52 +104,6 @@ def test_alice_keeps_her_variables_and_gets_a_gpu_again(node: RunningNode, tmp_p
         assert uuid(cell.stream().splitlines()[0]).startswith("GPU-")
         assert cell.stream().splitlines()[1] == "10"
         assert is_in(root, "alice", "active", "idle")
-
-
-def test_interrupting_the_wait_runs_the_cell_without_a_gpu(
-    node: RunningNode, tmp_path: Path
-) -> None:
-    with (
-        kernel_of(node, tmp_path / "alice", "alice") as alices,
-        node.client("bob") as bob,
-        node.client("root") as root,
-    ):
-        alices.ok("import torch; kept = 41")
-        waiting = bob.ask()
-        until(lambda: is_in(root, "alice", "parked"), "alice parks")
-        bobs = bob.wait(waiting)["lease"]
-        status = alices.ok("%gpushare status")
-        assert "parked" in status.plain(), "our own magics do not wait"
-        cell = alices.start(f"{VISIBLE}; print(kept + 1)")
-        shows(alices, cell, "Waiting for GPUs: number 1 in line")
-        alices.interrupt()
-        alices.finish(cell)
-        assert cell.reply is not None
-        assert cell.reply["status"] == "ok"
-        assert cell.stream().splitlines() == ["visible: ", "42"]
-        assert "runs without a GPU" in cell.stream("stderr")
-        assert is_in(root, "alice", "parked")
-        until(lambda: (state_of(root, "alice") or {})["position"] is None, "she left the queue")
-        bob.call(Method.RELEASE, lease=bobs)
-        assert uuid(alices.ok(VISIBLE).stream()).startswith("GPU-")
-
-
-def test_a_new_request_and_a_release_end_what_was_parked(node: RunningNode, tmp_path: Path) -> None:
-    with (
-        kernel_of(node, tmp_path / "alice", "alice") as alices,
-        node.client("bob") as bob,
-        node.client("root") as root,
-    ):
-        alices.ok("import torch")
-        waiting = bob.ask()
-        bobs = bob.wait(waiting)["lease"]
-        assert is_in(root, "alice", "parked")
-        assert "is given up" in alices.ok("%gpushare release").plain()
-        until(lambda: state_of(root, "alice") is None, "given up")
-        assert uuid(alices.ok(VISIBLE).stream()) == "", "and nothing waits any more"
-        bob.call(Method.RELEASE, lease=bobs)
-        alices.ok("%gpushare request")
-        assert uuid(alices.ok(VISIBLE).stream()).startswith("GPU-")
 
 
 # -- a broker and a node manager that plays by a script ------------------------------------
@@ -159,13 +126,26 @@ class Said:
 
 
 @contextmanager
+def broker_by(
+    script: Callable[[Visitor], None], adapter: Any = None
+) -> Iterator[tuple[ScriptedNode, Broker, Said]]:
+    """A broker that was granted a lease by this whole script. ``adapter``: that of its torch."""
+    with ScriptedNode(script) as node:
+        said = Said()
+        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
+        broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
+        if adapter is not None:
+            broker._frameworks.add("torch", adapter, ModuleType("torch"))
+        broker.request(Ask())
+        yield node, broker, said
+        broker.close()
+
+
+@contextmanager
 def idle_broker(
     script: Callable[[Visitor], None], adapter: Any = None
 ) -> Iterator[tuple[ScriptedNode, Broker, Said]]:
-    """A broker that was granted a lease and is idle, by a node manager that plays this script.
-
-    The script goes on where the broker has said that it is idle. ``adapter``: that of its torch.
-    """
+    """One that is idle. The script goes on where it has said so."""
 
     def whole(visitor: Visitor) -> None:
         visitor.welcome()
@@ -174,16 +154,9 @@ def idle_broker(
         script(visitor)
         visitor.live()
 
-    with ScriptedNode(whole) as node:
-        said = Said()
-        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
-        broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
-        if adapter is not None:
-            broker._frameworks.add("torch", adapter, ModuleType("torch"))
-        broker.request(Ask())
+    with broker_by(whole, adapter) as (node, broker, said):
         broker.set_activity(False)
         yield node, broker, said
-        broker.close()
 
 
 def is_parked(visitor: Visitor) -> None:
@@ -214,11 +187,8 @@ def test_only_between_cells_and_again_whenever_it_is_asked() -> None:
         visitor.grant(visitor.expect(Method.RESUME))
         visitor.live()
 
-    with ScriptedNode(script) as node:
-        said = Said()
-        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
-        broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
-        broker.request(Ask())
+    with broker_by(script) as (node, broker, said):
+        environ = broker._environ
         shown = environ["CUDA_VISIBLE_DEVICES"]
         broker.set_activity(True)
         busy.set()
@@ -237,7 +207,6 @@ def test_only_between_cells_and_again_whenever_it_is_asked() -> None:
         assert broker.state is OwnState.HELD
         assert environ["CUDA_VISIBLE_DEVICES"] == shown
         broker.cells.before_cell()  # nothing to do
-        broker.close()
 
 
 def test_a_parked_lease_that_has_ended_is_asked_for_anew() -> None:
@@ -346,18 +315,13 @@ def test_it_tells_which_rung_it_could_take(monkeypatch: pytest.MonkeyPatch) -> N
         visitor.expect(Method.ABILITY)
         visitor.live()
 
-    with ScriptedNode(script) as node:
-        said = Said()
-        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
-        broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
-        broker.request(Ask())
+    with broker_by(script) as (node, broker, _said):
         for busy in (True, False, True, False):
             broker.set_activity(busy)
         node.wait_for(Method.ABILITY, 1)
         (told,) = node.calls(Method.ABILITY)
         assert told.params.rung == "none"
         assert "too old" in told.params.why
-        broker.close()
 
 
 def test_without_a_thread_to_park_with_it_keeps_what_it_has(
@@ -465,3 +429,12 @@ def test_another_request_costs_nothing_until_it_is_granted(
         bob.call(Method.RELEASE, lease=bobs)
         assert "4 GiB of 24 GiB" in alices.finish(asks).plain()
         assert other_than(second["id"])["gpus"][0]["memory"] == 4 * 2**30
+
+        # Parked, and released: it is given up.
+        bobs = bob.wait(bob.ask())["lease"]
+        assert "is given up" in alices.ok("%gpushare release").plain()
+        until(lambda: state_of(root, "alice") is None, "given up")
+        assert uuid(alices.ok(VISIBLE).stream()) == "", "and nothing waits any more"
+        bob.call(Method.RELEASE, lease=bobs)
+        alices.ok("%gpushare request")
+        assert uuid(alices.ok(VISIBLE).stream()).startswith("GPU-")
