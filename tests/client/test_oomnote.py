@@ -29,6 +29,18 @@ def no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUPYTER_GPUSHARE", "off")
 
 
+@pytest.fixture
+def error() -> RuntimeError:
+    """One of PyTorch's."""
+    import torch
+
+    return torch.OutOfMemoryError("CUDA out of memory.")
+
+
+def notes(error: BaseException) -> list[str]:
+    return getattr(error, "__notes__", [])
+
+
 # -- the sentence ------------------------------------------------------------------------------
 
 
@@ -73,10 +85,7 @@ def test_torchs() -> None:
     assert find(None) is None
 
 
-def test_one_in_a_group() -> None:
-    import torch
-
-    error = torch.OutOfMemoryError("CUDA out of memory.")
+def test_one_in_a_group(error: RuntimeError) -> None:
     inner = ExceptionGroup("some", [ValueError(1), error])
     assert find(ExceptionGroup("many", [KeyError(1), inner])) == (error, "PyTorch")
     assert find(ExceptionGroup("none", [ValueError(1)])) is None
@@ -109,16 +118,19 @@ def test_others(
     assert find(error) == (error, framework)
 
 
-def test_what_an_error_came_from_counts() -> None:
-    import torch
-
-    root = torch.OutOfMemoryError("CUDA out of memory.")
+def test_what_an_error_came_from_counts(error: RuntimeError) -> None:
     wrapped = ValueError("the batch is too large")
-    wrapped.__cause__ = root
-    assert find(wrapped) == (root, "PyTorch")
+    wrapped.__cause__ = error
+    assert find(wrapped) == (error, "PyTorch")
     first, second = ValueError("one"), ValueError("two")
     first.__context__, second.__context__ = second, first
     assert find(first) is None
+
+
+def test_a_class_that_is_gone_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("torch", "torch.cuda"):
+        monkeypatch.setitem(sys.modules, name, cast(ModuleType, SimpleNamespace()))
+    assert oomnote.framework_of(RuntimeError("x")) is None
 
 
 # -- the facts ---------------------------------------------------------------------------------
@@ -197,62 +209,47 @@ def test_what_torch_uses_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (gpu.used, gpu.cache) == (7, 13)
 
 
-def test_no_names_of_strangers() -> None:
-    import torch
-
-    error = torch.OutOfMemoryError("CUDA out of memory.")
-    annotate(error, asked()[1])
-    (note,) = error.__notes__
-    assert "stranger" not in note
-    assert "my other" in note
-
-
-def test_once() -> None:
-    import torch
-
-    error = torch.OutOfMemoryError("CUDA out of memory.")
+def test_it_is_noted_once_and_without_names_of_strangers(error: RuntimeError) -> None:
     error.add_note("the user's own")
     one, broker = asked()
-    annotate(error, broker)
-    annotate(error, broker)
-    assert len(error.__notes__) == 2
+    for _ in range(2):
+        annotate(error, broker)
+    (_own, note) = notes(error)
+    assert "stranger" not in note
+    assert "my other" in note
     assert one.asked == 1
 
 
-@pytest.mark.parametrize("answer", [NodeUnavailable("gone"), {}, {"leases": 3}, KeyError("x")])
-def test_trouble_with_the_node_manager_hides_nothing(answer: Any) -> None:
-    import torch
-
-    error = torch.OutOfMemoryError("CUDA out of memory.")
+@pytest.mark.parametrize(
+    ("answer", "is_noted"),
+    [(NodeUnavailable("gone"), True), ({}, True), ({"leases": 3}, False), (KeyError("x"), False)],
+)
+def test_trouble_with_the_node_manager_hides_nothing(
+    error: RuntimeError, answer: Any, is_noted: bool
+) -> None:
     annotate(error, asked(GRANT, answer)[1])
-    notes = getattr(error, "__notes__", [])
-    if isinstance(answer, NodeUnavailable) or answer == {}:
-        assert "allows 8 GiB" in notes[0]
-        assert "Nobody else" not in notes[0]
-    else:
-        assert notes == []
+    assert [("allows 8 GiB" in one, "Nobody else" in one) for one in notes(error)] == (
+        [(True, False)] if is_noted else []
+    )
 
 
-def test_without_a_lease_and_without_a_node_manager() -> None:
-    import torch
-
-    error = torch.OutOfMemoryError("CUDA out of memory.")
+def test_without_a_lease_and_without_a_node_manager(error: RuntimeError) -> None:
     one, broker = asked(None)
     one.line.configured = False
     annotate(error, broker)
-    assert not hasattr(error, "__notes__")
+    assert not notes(error)
     one.line.configured = True
     annotate(error, broker)
-    assert "has no GPU lease" in error.__notes__[0]
+    assert "has no GPU lease" in notes(error)[0]
     assert one.asked == 0
 
 
 def test_other_errors_cost_nothing() -> None:
     one, broker = asked()
-    error = ValueError("something")
-    annotate(error, broker)
+    other = ValueError("something")
+    annotate(other, broker)
     assert one.asked == 0
-    assert not hasattr(error, "__notes__")
+    assert not notes(other)
 
 
 # -- where it is shown -------------------------------------------------------------------------
@@ -316,9 +313,3 @@ def test_in_a_script(node: RunningNode, tmp_path: Path) -> None:
     error = next(i for i, line in enumerate(lines) if line.startswith("torch.OutOfMemoryError: "))
     assert "jupyter_gpushare: This task's lease allows the whole GPU 0" in lines[error + 1]
     assert "client/" not in done.stderr
-
-
-def test_a_class_that_is_gone_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", cast(ModuleType, SimpleNamespace()))
-    monkeypatch.setitem(sys.modules, "torch.cuda", cast(ModuleType, SimpleNamespace()))
-    assert oomnote.framework_of(RuntimeError("x")) is None

@@ -17,6 +17,7 @@ from jupyter_gpushare.client.adapters.parkers.steps import StepMeter
 
 MODULES: Any = torch.nn.modules.module
 DATA = torch.ones(2, 4)
+Net = torch.nn.Sequential
 
 
 class Scene:
@@ -66,14 +67,14 @@ def scene() -> Iterator[Scene]:
     assert not made.is_watching
 
 
-def model() -> torch.nn.Sequential:
+@pytest.fixture
+def net() -> Net:
     return torch.nn.Sequential(
         torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(4, 4))
     )
 
 
-def test_each_outermost_call_is_a_gate(scene: Scene) -> None:
-    net = model()
+def test_each_outermost_call_is_a_gate(scene: Scene, net: Net) -> None:
     with torch.no_grad():
         assert scene.count(lambda: [net(DATA) for _ in range(5)]) == 5
     with torch.inference_mode():
@@ -81,16 +82,14 @@ def test_each_outermost_call_is_a_gate(scene: Scene) -> None:
     assert scene.count(lambda: net(DATA)) == 1, "with gradients too, as nobody trains"
 
 
-def test_a_call_that_raised_leaves_nothing_behind(scene: Scene) -> None:
-    net = model()
+def test_a_call_that_raised_leaves_nothing_behind(scene: Scene, net: Net) -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
             net(torch.ones(3, 5))
     assert scene.count(lambda: net(DATA)) == 1
 
 
-def test_where_steps_are_seen_they_are_the_gates(scene: Scene) -> None:
-    net = model()
+def test_where_steps_are_seen_they_are_the_gates(scene: Scene, net: Net) -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 
     def train() -> None:
@@ -110,10 +109,9 @@ def test_where_steps_are_seen_they_are_the_gates(scene: Scene) -> None:
     assert scene.count(lambda: net(DATA)) == 1, "what an earlier cell did does not count"
 
 
-def test_no_gate_inside_a_step_or_a_backward_pass(scene: Scene) -> None:
+def test_no_gate_inside_a_step_or_a_backward_pass(scene: Scene, net: Net) -> None:
     from torch.utils.checkpoint import checkpoint
 
-    net = model()
     optimizer = torch.optim.LBFGS(net.parameters(), max_iter=3)
     inside: list[int] = []
 
@@ -135,23 +133,20 @@ def test_no_gate_inside_a_step_or_a_backward_pass(scene: Scene) -> None:
     assert scene.count(out.sum().backward) == 0, "it calls the model again"
 
 
-def test_no_gate_in_other_threads(scene: Scene) -> None:
-    net = model()
+def test_no_gate_in_other_threads(scene: Scene, net: Net) -> None:
     thread = threading.Thread(target=lambda: net(DATA))
     assert scene.count(lambda: (thread.start(), thread.join(60))) == 0
 
 
-def test_no_gate_while_a_graph_is_recorded(scene: Scene) -> None:
+def test_no_gate_while_a_graph_is_recorded(scene: Scene, net: Net) -> None:
     scene.allocator.recording = True
-    net = model()
     assert scene.count(lambda: net(DATA)) == 0
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, of what it keeps for tests
-def test_no_gate_where_other_processes_wait_for_this_one(scene: Scene) -> None:
+def test_no_gate_where_other_processes_wait_for_this_one(scene: Scene, net: Net) -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    net = model()
     for size, gates in ((4, 0), (1, 1)):
         torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
         try:
@@ -162,17 +157,27 @@ def test_no_gate_where_other_processes_wait_for_this_one(scene: Scene) -> None:
     assert scene.meter.hindrance() is None
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own
-@pytest.mark.parametrize("whole", [False, True])
-def test_compiled_modules_work_and_are_compiled_once(scene: Scene, whole: bool) -> None:
-    compiled = [0]
+class Backend:
+    """Of torch.compile; counts what is compiled."""
 
-    def backend(graph: Any, _examples: Any) -> Any:
-        compiled[0] += 1
+    count = 0
+
+    def __call__(self, graph: Any, _examples: Any) -> Any:
+        self.count += 1
         return graph.forward
 
+
+@pytest.fixture
+def backend() -> Backend:
     torch._dynamo.reset()
-    net = model()
+    return Backend()
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own
+@pytest.mark.parametrize("whole", [False, True])
+def test_compiled_modules_work_and_are_compiled_once(
+    scene: Scene, net: Net, backend: Backend, whole: bool
+) -> None:
     fast = torch.compile(net, backend=backend, fullgraph=whole)
     scene.forwards.stop_watching()
     with torch.no_grad(), warnings.catch_warnings():
@@ -183,20 +188,12 @@ def test_compiled_modules_work_and_are_compiled_once(scene: Scene, whole: bool) 
         assert torch.equal(fast(DATA), expected)
         scene.forwards.stop_watching()
         assert torch.equal(fast(DATA), expected)
-    assert compiled == [1]
+    assert backend.count == 1
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own
-def test_compiled_while_we_watch(scene: Scene) -> None:
+def test_compiled_while_we_watch(scene: Scene, net: Net, backend: Backend) -> None:
     """If the hook went, torch would compile all of it again."""
-    compiled = [0]
-
-    def backend(graph: Any, _examples: Any) -> Any:
-        compiled[0] += 1
-        return graph.forward
-
-    torch._dynamo.reset()
-    net = model()
 
     @torch.compile(backend=backend, fullgraph=True)
     def twice(data: torch.Tensor) -> torch.Tensor:
@@ -207,17 +204,16 @@ def test_compiled_while_we_watch(scene: Scene) -> None:
         result = twice(DATA)
         scene.forwards.stop_watching()
         assert torch.equal(twice(DATA), result)
-        assert compiled == [1]
+        assert backend.count == 1
         assert scene.count(lambda: net(DATA)) == 0, "it is there and does nothing"
         scene.forwards.watch()
         assert scene.count(lambda: net(DATA)) == 1
         assert torch.equal(twice(DATA), result)
-    assert compiled == [1]
+    assert backend.count == 1
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
-def test_a_compiled_step_stops_before_the_next_forward_pass(scene: Scene) -> None:
-    net = model()
+def test_a_compiled_step_stops_before_the_next_forward_pass(scene: Scene, net: Net) -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     step = torch.compile(optimizer.step, backend="eager")
 
@@ -240,23 +236,23 @@ def test_the_users_own_hooks_are_told_of_as_before(scene: Scene) -> None:
     assert MODULES._has_any_global_hook.__module__ == MODULES.__name__
 
 
-def test_ctrl_c_in_the_gate_reaches_the_user(scene: Scene) -> None:
+def test_ctrl_c_in_the_gate_reaches_the_user(scene: Scene, net: Net) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
     scene.at_gate = interrupted
-    net = model()
     with pytest.raises(KeyboardInterrupt):
         net(DATA)
     assert scene.is_watching
 
 
-def test_our_errors_never_reach_the_user(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_our_errors_never_reach_the_user(
+    scene: Scene, net: Net, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken() -> None:
         raise LookupError("our bug")
 
     scene.at_gate = broken
-    net = model()
     net(DATA)
     assert "our bug" in caplog.text
     assert not scene.is_watching
@@ -265,9 +261,8 @@ def test_our_errors_never_reach_the_user(scene: Scene, caplog: pytest.LogCapture
 class TestWhileNobodyWaits:
     """The hook is there until the node manager knows that there are gates."""
 
-    def test_the_second_call_of_a_loop_says_so(self, scene: Scene) -> None:
+    def test_the_second_call_of_a_loop_says_so(self, scene: Scene, net: Net) -> None:
         scene.closed = False
-        net = model()
         assert scene.count(lambda: net(DATA)) == 0, "a single call is no loop"
 
         def told() -> None:
@@ -281,11 +276,10 @@ class TestWhileNobodyWaits:
         assert not scene.is_watching, "nobody wants it"
 
     def test_who_never_comes_to_a_gate_is_not_watched_for_ever(
-        self, scene: Scene, monkeypatch: pytest.MonkeyPatch
+        self, scene: Scene, net: Net, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(forwards, "_PATIENCE", 10)
         scene.closed = False
-        net = model()
         thread = threading.Thread(target=lambda: [net(DATA) for _ in range(5)])
         thread.start()
         thread.join(60)
@@ -293,20 +287,19 @@ class TestWhileNobodyWaits:
         scene.forwards.watch()
         assert scene.is_watching
 
-    def test_closed_later_it_stops_at_the_next_call(self, scene: Scene) -> None:
+    def test_closed_later_it_stops_at_the_next_call(self, scene: Scene, net: Net) -> None:
         scene.closed = False
-        net = model()
         assert scene.count(lambda: [net(DATA) for _ in range(5)]) == 1
         scene.closed = True
         assert scene.count(lambda: net(DATA)) == 1
 
 
 def test_a_torch_without_the_question_is_served(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.forwards.stop_watching()
     monkeypatch.delattr(MODULES, "_has_any_global_hook")
     scene.forwards.watch()
-    assert scene.count(lambda: model()(DATA)) == 1
+    assert scene.count(lambda: net(DATA)) == 1
     scene.forwards.stop_watching()
     assert not hasattr(MODULES, "_has_any_global_hook")
