@@ -16,7 +16,6 @@ from ...protocol.sizes import format_size
 from ..session.visible import cuda_started
 from ..words import display
 from ..words.grant import Grant
-from .environment import FrameworkVariables
 from .importtime import ImportTimeAdapter
 
 if TYPE_CHECKING:
@@ -38,9 +37,9 @@ class CuPyAdapter(ImportTimeAdapter):
         say: Callable[[str], None] = display.say,
         cuda_started: Callable[[], bool] = cuda_started,
     ) -> None:
+        super().__init__()
         self.say = say
         self._cuda_started = cuda_started
-        self._variables = FrameworkVariables()
         self._limits: tuple[int, ...] | None = None  # of the last lease's GPUs; 0: none
         self._ours = {0}  # limits that a pool can have without the user's doing
         self._parker: CuPyParker | None = None

@@ -5,12 +5,16 @@ from __future__ import annotations
 from types import ModuleType
 
 from ..words.grant import Grant
+from .environment import FrameworkVariables
 
 
 class ImportTimeAdapter:
     """Defaults for a framework whose CUDA start cannot be caught."""
 
     catches_first_use = False
+
+    def __init__(self) -> None:
+        self._variables = FrameworkVariables()
 
     def before(self, grant: Grant | None) -> None:
         """Nothing to prepare."""
@@ -27,4 +31,5 @@ class PlainAdapter(ImportTimeAdapter):
     """Of a framework that has nothing to set."""
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self.name = name

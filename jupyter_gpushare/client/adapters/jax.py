@@ -14,7 +14,6 @@ from typing import Any
 
 from ..words.grant import Grant
 from .batches import is_one_of_several
-from .environment import FrameworkVariables
 from .importtime import ImportTimeAdapter
 
 _FRACTION = "XLA_CLIENT_MEM_FRACTION"
@@ -25,9 +24,6 @@ class JaxAdapter(ImportTimeAdapter):
     """No preallocation, and a fraction of each GPU when the lease has a limit."""
 
     name = "JAX"
-
-    def __init__(self) -> None:
-        self._variables = FrameworkVariables()
 
     def before(self, grant: Grant | None) -> None:
         # Tasks of one environment share a GPU's reservation: none may take it all at once.

@@ -8,7 +8,6 @@ of the pre-allocating strategy, which must not be larger.
 from __future__ import annotations
 
 from ..words.grant import Grant
-from .environment import FrameworkVariables
 from .importtime import ImportTimeAdapter
 
 
@@ -16,9 +15,6 @@ class PaddleAdapter(ImportTimeAdapter):
     """Limits the process's memory on each GPU."""
 
     name = "PaddlePaddle"
-
-    def __init__(self) -> None:
-        self._variables = FrameworkVariables()
 
     def before(self, grant: Grant | None) -> None:
         limit = grant.allocator_limit if grant is not None else None

@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any
 
 from ..words.grant import Grant
-from .environment import FrameworkVariables
 from .importtime import ImportTimeAdapter
 
 _log = logging.getLogger("jupyter_gpushare")
@@ -26,7 +25,7 @@ class TensorFlowAdapter(ImportTimeAdapter):
     name = "TensorFlow"
 
     def __init__(self) -> None:
-        self._variables = FrameworkVariables()
+        super().__init__()
         self._grant: Grant | None = None
         self._waiting = False
 

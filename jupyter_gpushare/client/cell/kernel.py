@@ -150,9 +150,6 @@ class CellWatch:
             if left > 0:
                 self._depth[me] = left
         self._no_more_code()
-        with self._lock:
-            if not self._depth:
-                self._report(False)
 
     def code_begins(self) -> None:
         """``pre_execute``: a cell, silent code, or a widget's message."""
@@ -168,15 +165,14 @@ class CellWatch:
         if threading.get_ident() not in self._depth:
             self.gate.reset()
         self._no_more_code()
+
+    def _no_more_code(self) -> None:
+        if threading.get_ident() not in self._depth:  # else there is, of the cell around it
+            with suppress(Exception):  # as below
+                acquire.code_runs(False, True)
         with self._lock:
             if not self._depth:
                 self._report(False)
-
-    def _no_more_code(self) -> None:
-        if threading.get_ident() in self._depth:
-            return  # of the cell around it there is
-        with suppress(Exception):  # as below
-            acquire.code_runs(False, True)
 
     def _is_refusable(self) -> bool:
         # Only what IPython compiles comes to the gate, and not what a widget's message calls.

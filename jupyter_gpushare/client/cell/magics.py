@@ -356,7 +356,7 @@ class GpuShareMagics(Magics):
             self._tell(f"This kernel holds {render.grant_words(grant)} again.")
 
     def _pin(self, words: list[str]) -> None:
-        from ...protocol.times import parse_duration
+        from ...protocol.times import format_duration, parse_duration
 
         given = " ".join(words)
         seconds: float | None = None
@@ -372,8 +372,6 @@ class GpuShareMagics(Magics):
         elif not kept_for[0]:
             self._tell(f"This kernel's {gpus} {are} not kept any longer: the idle time-out holds.")
         else:
-            from ...protocol.times import format_duration
-
             # What was asked, and not a moment less.
             kept, turn = (format_duration(math.ceil(seconds)) for seconds in kept_for)
             told = f"This kernel keeps its {gpus} for {kept}, also while it is idle."

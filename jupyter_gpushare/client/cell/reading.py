@@ -296,9 +296,8 @@ class _Slicer:
         root = _root(call.func)
         if isinstance(call.func, ast.Attribute) and call.func.attr in _WRITES:
             return False
-        if root in self._made or root in _PLAIN or self._is_torchs(call.func):
-            return True
-        if _is_of_torch(self._names.get(root, _Nothing)):
+        of_torch = self._is_torchs(call.func) or _is_of_torch(self._names.get(root, _Nothing))
+        if of_torch or root in self._made or root in _PLAIN:
             return True
         given = any(self._computes(one) for one in (*call.args, *call.keywords))
         return given and isinstance(call.func, ast.Name) and root not in dir(builtins)

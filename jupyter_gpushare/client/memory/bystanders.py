@@ -19,9 +19,10 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any, Final
 
+from ..adapters.parkers.steps import frames
 from ..adapters.parkers.walk import live_objects
 
 _OURS: Final = os.path.join(Path(__file__).absolute().parents[2], "")
@@ -69,12 +70,12 @@ def look() -> Bystanders:
 
 
 def _threads(places: _Places) -> Iterator[str]:
-    frames = sys._current_frames()
+    tops = sys._current_frames()
     for thread in threading.enumerate():
         if thread.ident == threading.get_ident():
             continue
         timed = getattr(thread, "function", None) if isinstance(thread, threading.Timer) else None
-        running = _codes(frames.get(thread.ident or 0))
+        running = (frame.f_code for frame in frames(tops.get(thread.ident or 0)))
         if (timed is not None and places.is_users(_code_of(timed))) or any(
             places.is_users(code) or places.computes(code) for code in running
         ):
@@ -111,12 +112,6 @@ def _awaited(coroutine: Any) -> Iterator[CodeType]:
         if isinstance(code, CodeType):
             yield code
         coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
-
-
-def _codes(frame: FrameType | None) -> Iterator[CodeType]:
-    while frame is not None:
-        yield frame.f_code
-        frame = frame.f_back
 
 
 def _code_of(function: Any) -> CodeType | None:
@@ -156,10 +151,8 @@ class _Places:
         return self._package(file) == "torch" and f"torch{os.sep}nn{os.sep}" in file
 
     def _package(self, file: str) -> str | None:
-        for place in self._packages:
-            if file.startswith(place):
-                return file.removeprefix(place).split(os.sep, 1)[0]
-        return None
+        inside = (file.removeprefix(place) for place in self._packages if file.startswith(place))
+        return next((path.split(os.sep, 1)[0] for path in inside), None)
 
 
 def _named(names: tuple[str, ...]) -> str:

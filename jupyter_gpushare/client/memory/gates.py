@@ -133,10 +133,10 @@ class Gates:
             are_followed(self._progress)
         for _module, adapter, loaded in self._frameworks.loaded():
             meter = meter_of(adapter)
-            if meter is None or meter.on_step is not None:
+            # Joined, it has a gate alone; with a lease of its own it is connected anew.
+            is_connected = meter is not None and (meter.on_step or (is_joined and meter.gate))
+            if meter is None or is_connected:
                 continue
-            if is_joined and meter.gate is not None:
-                continue  # with a lease of its own it is connected anew
             self._framework, self._meter = (adapter, loaded), meter
             self._forwards = ForwardGate(
                 loaded,

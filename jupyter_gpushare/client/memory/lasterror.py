@@ -120,9 +120,8 @@ def words(freed: int, used: int, names: Mapping[str, int], keepers: Sequence[str
 def looks_at_error(cell: str) -> bool:
     """Whether a cell only looks at the last error."""
     lines = [line.split() for line in cell.splitlines()]
-    if all(line[0] in _LOOKS or line[0].startswith("#") for line in lines if line):
-        return True
-    return any(call in cell for call in _DEBUGGERS)
+    only_looks = all(line[0] in _LOOKS or line[0].startswith("#") for line in lines if line)
+    return only_looks or any(call in cell for call in _DEBUGGERS)
 
 
 # -- the error -----------------------------------------------------------------------------------

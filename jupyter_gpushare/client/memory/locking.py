@@ -163,12 +163,10 @@ class Locking:
         """What is held; ``None``: this thread ends, and `offer` starts another one if need be."""
         with self._lock:
             session, grant = self._line.session, self._grant
-            gone = session is None or grant is None or session.link is Link.CLOSED
-            if gone or self._barred or self._is_gated:
+            is_over = self._barred or self._is_gated
+            if session is None or grant is None or session.link is Link.CLOSED or is_over:
                 self._thread = None
                 return None
-            assert session is not None
-            assert grant is not None
             return session, grant
 
     def _tell(self, session: Session, grant: Grant, waited: float) -> None:

@@ -72,9 +72,8 @@ class MovingAtGates:
         try:
             grant = self._own.grant
             ours = grant is not None and grant.lease == recall.lease
-            if not ours or self._own.state is not OwnState.HELD:
-                return False
-            if not self._is_wanted(session, recall):
+            is_held = ours and self._own.state is OwnState.HELD
+            if not is_held or not self._is_wanted(session, recall):
                 return False
             self._give(session, recall, is_step_end)
             return True

@@ -161,8 +161,11 @@ class Parking:
                         return
                     ago = self._frameworks.last_step()
                     if ago is not None and ago < _A_STEP_IS_WORK:
-                        why = f"It trains in the background: a step ended {ago:.0f} s ago."
-                        session.tell_surely(Method.KEPT, lease=lease, reason=why)
+                        session.tell_surely(
+                            Method.KEPT,
+                            lease=lease,
+                            reason=f"It trains in the background: a step ended {ago:.0f} s ago.",
+                        )
                         return
                     if deeper or self._uses_cuda(needs):
                         # It may take long, and this thread gives our signs of life.

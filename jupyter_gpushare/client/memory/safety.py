@@ -41,8 +41,8 @@ def objections(
     if any(uuid.startswith("MIG-") or uuid in mig for uuid in gpus):
         yield "The GPU is a MIG device, and the driver cannot checkpoint processes on those."
     # NCCL is loaded with every torch that has CUDA; it matters once it is used.
-    threads = _listed(f"{proc}/{pid}/task")
-    names = (_text(f"{proc}/{pid}/task/{thread}/comm") for thread in threads)
+    folder = f"{proc}/{pid}/task"
+    names = (_text(f"{folder}/{thread}/comm") for thread in _listed(folder))
     if any(name.startswith(_NCCL_THREADS) for name in names):
         yield (
             "NCCL runs in this process, and the driver's checkpoint calls hang then; end the"

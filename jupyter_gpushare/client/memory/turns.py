@@ -515,8 +515,7 @@ class Turns:
     def _leave(self, times: int) -> None:
         heard, session, grant = self._heard, self._line.session, self._grant
         if session is not None and grant is not None and heard.times == times:
-            says = self._says(session, heard)
-            session.tell(Method.TURN_DONE, lease=grant.lease, **says)
+            session.tell(Method.TURN_DONE, lease=grant.lease, **self._says(session, heard))
 
     def _go_on(self, why: str) -> None:
         self._is_shut = self.is_gated = False
@@ -582,8 +581,7 @@ class _Shown:
 def _figures(devices: Sequence[DeviceUse], grant: Grant) -> Iterator[tuple[str, int, int, int]]:
     """By UUID."""
     for used in devices:
-        _kind, _, number = used.device.partition(":")
-        index = int(number) if number.isdigit() else 0
+        index = int(used.device.partition(":")[2] or 0)
         if index < len(grant.gpus):
             yield grant.gpus[index].uuid, used.persistent, used.temporary, used.cache
 

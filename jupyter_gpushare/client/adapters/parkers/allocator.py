@@ -107,9 +107,8 @@ class CudaAllocator:
     def forget_host_buffers(self) -> None:
         """Host buffers that were dropped go back to the system."""
         # Without this torch keeps pinned memory for ever.
-        empty = getattr(self._torch._C, "_host_emptyCache", None)
-        if empty is not None:
-            empty()
+        if hasattr(self._torch._C, "_host_emptyCache"):
+            self._torch._C._host_emptyCache()
 
     def _segments(self, device: Any) -> list[Mapping[str, Any]]:
         """The allocator's segments on the device that something lives in."""

@@ -129,10 +129,9 @@ class ForwardGate:
     # -- a compiled module warns where there are global hooks; ours is not the user's -----
 
     def _hide(self) -> None:
-        asked = getattr(self._modules, "_has_any_global_hook", None)
-        if asked is not None:
+        if hasattr(self._modules, "_has_any_global_hook"):
+            self._asked = self._modules._has_any_global_hook
             self._modules._has_any_global_hook = self._users_have_any
-            self._asked = asked
 
     def _show(self) -> None:
         if getattr(self._modules, "_has_any_global_hook", None) == self._users_have_any:

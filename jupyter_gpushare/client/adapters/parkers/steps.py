@@ -119,10 +119,9 @@ class StepMeter:
     def hindrance(self) -> str | None:
         """Why this process can never stop for another; ``None``: it can."""
         distributed = self._torch.distributed
-        if distributed.is_available() and distributed.is_initialized():
-            count = distributed.get_world_size()
-            if count > 1:
-                return f"it is one of {count} processes of torch.distributed, which wait for it"
+        runs = distributed.is_available() and distributed.is_initialized()
+        if runs and (count := distributed.get_world_size()) > 1:
+            return f"it is one of {count} processes of torch.distributed, which wait for it"
         return None
 
     def may_stop(self) -> bool:
