@@ -69,13 +69,13 @@ def _plot(gpu: Json, row: Json, spans: Sequence[tuple[float, float]]) -> dict[st
         )
     ]
     lines = [_line("Utilisation", spans, row["utilisation"], 1.0, words.percent)]
-    for name, values, unit, least in (
-        ("Temperature", row.get("temperature") or unknown, "°C", _WARMEST),
-        ("Power", row.get("power") or unknown, "W", 0.0),
+    for name, values, text, least in (
+        ("Temperature", row.get("temperature") or unknown, "{:.0f} °C".format, _WARMEST),
+        ("Power", row.get("power") or unknown, "{:.0f} W".format, 0.0),
     ):
         if known := [value for value in values if value is not None]:
             top = max(least, _axis_top(max(known)))
-            lines.append(_line(name, spans, values, top, _with_unit(unit)))
+            lines.append(_line(name, spans, values, top, text))
     memory, computing = (", ".join(part["text"] for part in parts) for parts in (areas, lanes))
     more = "; ".join(f"{line['name'].lower()} {line['text']}" for line in lines)
     title = f"GPU {gpu_number(gpu)}"
@@ -168,10 +168,6 @@ def _computes(share: float | None) -> str:
     if share is None:
         return "unknown"
     return "no" if share <= 0 else "yes" if share >= 1 else words.percent(share)
-
-
-def _with_unit(unit: str) -> Callable[[float], str]:
-    return lambda value: f"{value:.0f} {unit}"
 
 
 def _axis_top(most: float) -> float:

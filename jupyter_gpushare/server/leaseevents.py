@@ -7,7 +7,6 @@ subscriber of the event bus may know (see ``events/lease.v1.yaml``).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpushare.link.errors import NodeProblem
+from jupyter_gpushare.protocol.background import Background
 
 SCHEMA_ID = "https://events.jupyter.org/jupyter_gpushare/lease/v1"
 SCHEMA_PATH = Path(__file__).parent / "events" / "lease.v1.yaml"
@@ -108,7 +108,8 @@ class LeaseEvents:
         self._ended: dict[str, Mapping[str, Any]] = {}
         self._read_to = 0.0  # Unix time up to which the history is told
         self._wanted = False
-        self._task: asyncio.Task[None] | None = None
+        self._is_reading = False
+        self._background = Background()
 
     def observe(self, status: Mapping[str, Any] | None) -> None:
         """Emit what ``status`` has new; ``None`` (not connected) is no change."""
@@ -125,16 +126,13 @@ class LeaseEvents:
             else:
                 self._send(describe(action, lease))
         self._wanted = True
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._catch_up())
+        if not self._is_reading:
+            self._is_reading = True
+            self._background.start(self._catch_up())
 
     async def close(self) -> None:
         """Stop reading the history."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await self._background.cancel()
 
     async def _catch_up(self) -> None:
         try:
@@ -148,7 +146,7 @@ class LeaseEvents:
                 self._tell(rows)
                 await asyncio.sleep(self._pause)
         finally:
-            self._task = None
+            self._is_reading = False
 
     def _tell(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Tell what ended, was refused, or was promised; ``rows`` are newest first."""

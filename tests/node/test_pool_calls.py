@@ -168,7 +168,6 @@ async def test_reports_of_many_changes_do_not_follow_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(calls, "SOONEST", 3600.0)
-    monkeypatch.setattr(calls.PoolCalls, "_report", lambda _: {})
     manager: Any = SimpleNamespace(
         listeners=[], observers=SimpleNamespace(call=lambda tell: tell())
     )
@@ -178,8 +177,8 @@ async def test_reports_of_many_changes_do_not_follow_at_once(
         told.append(name)
         return True
 
-    names = ("recent", "talking", "estimates", "ask", "refused", "news")
-    ours: Any = calls.PoolCalls(manager, name="b", version="0", **dict.fromkeys(names, print))
+    others = dict.fromkeys(("ask", "refused", "news"), print)
+    ours: Any = calls.PoolCalls(manager, report=dict, **others)
     ours._followers[1] = SimpleNamespace(conn=SimpleNamespace(notify=notify))
     pushing = asyncio.create_task(ours.push())
     for _ in range(3):

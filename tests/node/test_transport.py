@@ -435,7 +435,7 @@ async def test_open_calls_are_bounded(place: Path) -> None:
         await wire.send(Method.REQUEST, task=TASK)
         await house.host.until(lambda: len(house.host.waiting) == 3)
         conn, call = house.host.waiting.pop()
-        conn.error(call.id, DOMAIN_ERROR, Reason.OVER_QUOTA, "No.")
+        conn.error(call.id, Reason.OVER_QUOTA, "No.")
         assert (await wire.error()).error.reason is Reason.OVER_QUOTA
         await wire.call(Method.STATUS)
 

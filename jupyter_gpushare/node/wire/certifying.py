@@ -11,7 +11,7 @@ from ...daemon.membership import BadMembership, Membership
 from ...protocol.calls import Call, CertifyParams
 from ...protocol.errors import Reason
 from ...protocol.messages import Method
-from .guests import Guest, fail
+from .guests import Guest
 
 
 class Certifying:
@@ -33,11 +33,11 @@ class Certifying:
         try:
             result = await asyncio.to_thread(self._certify, params)
         except BadMembership as error:
-            fail(guest.conn, call.id, Reason.BAD_REQUEST, str(error))
+            guest.conn.error(call.id, Reason.BAD_REQUEST, str(error))
         except OSError as error:
             why = f"The certificate cannot be written down: {error}."
             self._log.error("%s", why)
-            fail(guest.conn, call.id, Reason.UNAVAILABLE, why)
+            guest.conn.error(call.id, Reason.UNAVAILABLE, why)
         else:
             guest.conn.reply(call.id, result)
 

@@ -1,13 +1,10 @@
-"""The clients of the node manager that said hello, and how their calls are answered."""
+"""The clients of the node manager that said hello."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from ...policy.words.model import LeaseId
-from ...protocol.errors import DOMAIN_ERROR, Reason
-from ...protocol.messages import CallId
 from .translate import Caller
 from .transport import Connection
 
@@ -26,14 +23,3 @@ class Guest:
     only_looks: bool = False
     # The lease that it asked to lock: the lock is over when the connection ends.
     locks: LeaseId | None = None
-
-
-def fail(
-    conn: Connection,
-    call_id: CallId,
-    reason: Reason,
-    message: str,
-    data: dict[str, Any] | None = None,
-) -> None:
-    """Answer a call with an error; ``message`` is for a person."""
-    conn.error(call_id, DOMAIN_ERROR, reason, message, data)

@@ -18,7 +18,7 @@ from ..inventory.readings import Readings
 from ..manager import Manager
 from ..views.history import entry, telling
 from ..views.samples import Samples, taken
-from .guests import Guest, fail
+from .guests import Guest
 from .translate import OF_LEDGER
 
 
@@ -117,7 +117,7 @@ class LedgerCalls:
             uuids = [uuid for uuid in uuids if uuid == params.gpu]
             if not uuids:
                 why = f"There is no GPU {params.gpu} on this node."
-                fail(guest.conn, call.id, Reason.UNKNOWN_GPU, why)
+                guest.conn.error(call.id, Reason.UNKNOWN_GPU, why)
                 return
         rows = self._samples.rows(self._manager.clock.wall(), params.since, params.step, uuids)
 
@@ -167,7 +167,7 @@ class LedgerCalls:
             answer = await self._manager.reads.ask(guest.who.environment, work)
             guest.conn.reply(call.id, answer)
         except LedgerError as error:
-            fail(guest.conn, call.id, Reason.UNAVAILABLE, str(error))
+            guest.conn.error(call.id, Reason.UNAVAILABLE, str(error))
 
     async def _take_care(self, guest: Guest, call: Call) -> None:
         """A copy of the ledger, a look at all of it, or a smaller file."""
@@ -183,7 +183,7 @@ class LedgerCalls:
                 after, _ = await manager.in_ledger(manager.ledger.size)
                 answer = {"before": before, "after": after}
         except (LedgerError, OSError) as error:
-            fail(conn, call.id, Reason.UNAVAILABLE, str(error))
+            conn.error(call.id, Reason.UNAVAILABLE, str(error))
         else:
             conn.reply(call.id, answer)
         if not self._is_here(conn.id):  # it hung up meanwhile

@@ -6,7 +6,7 @@ The host owns its GPUs. What the pool lends bounds new tasks; it ends none.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -15,22 +15,20 @@ import msgspec
 
 from ...policy import core
 from ...policy.books.state import State
-from ...policy.recall.outlook import Recent
 from ...policy.words import commands as cmd
 from ...policy.words.model import EnvironmentName, Loan
 from ...protocol import documents as doc
 from ...protocol.background import event_or_time
 from ...protocol.calls import Call, LentParams, named_of
 from ...protocol.errors import Reason
-from ...protocol.hostreports import Accepted, Answer, HostEstimate
+from ...protocol.hostreports import Accepted, Answer
 from ...protocol.messages import Method, Notice
 from ...protocol.sizes import MOST_GPUS
 from ...quota import made_of
 from ..host.outcome import Outcome
 from ..manager import Manager
 from ..views.hints import Hints
-from ..views.report import report
-from .guests import Guest, fail
+from .guests import Guest
 
 #: Seconds between two reports, at least; and at most, because a loan counts from the newest.
 SOONEST: Final = 0.2
@@ -38,30 +36,21 @@ LATEST: Final = 5.0
 
 
 class PoolCalls:
-    """Answers them. ``ask`` has a command decided, ``refused`` answers what was decided instead.
-
-    ``talking`` are the environments of which a server or task is connected.
+    """Answers them. ``report`` makes the host's report, ``ask`` has a command decided, and
+    ``refused`` answers what was decided instead.
     """
 
     def __init__(
         self,
         manager: Manager,
         *,
-        name: str,
-        version: str,
-        recent: Callable[[], Recent],
-        talking: Callable[[], Iterable[EnvironmentName]],
-        estimates: Callable[[], list[HostEstimate]],
+        report: Callable[[], dict[str, Any]],
         ask: Callable[[Guest, Call, cmd.Command, Callable[[core.Decision], None]], None],
         refused: Callable[[Guest, Call, core.Decision], None],
         news: Callable[[], None],
     ) -> None:
         self._manager = manager
-        self._name = name
-        self._version = version
-        self._recent = recent
-        self._talking = talking
-        self._estimates = estimates
+        self._report = report
         self._ask = ask
         self._refused = refused
         self._news = news
@@ -103,18 +92,13 @@ class PoolCalls:
         if self._followers and outcome.events:
             self._changed.set()
 
-    def _report(self) -> dict[str, Any]:
-        manager, at = self._manager, self._manager.clock.boot()
-        about = (self._name, self._version, at, self._recent(), self._talking())
-        return report(manager.state, manager.config, *about, self._estimates())
-
     # -- calls ---------------------------------------------------------------
 
     def _follow(self, guest: Guest, call: Call) -> None:
         known = self._manager.state.quotas.pool
         if known not in (None, call.params.pool):
             why = f"This host belongs to the pool {known}."
-            fail(guest.conn, call.id, Reason.NOT_ALLOWED, why)
+            guest.conn.error(call.id, Reason.NOT_ALLOWED, why)
             return
         command = cmd.BelongTo(self._manager.clock.boot(), call.params.pool)
         self._ask(guest, call, command, partial(self._followed, guest, call))

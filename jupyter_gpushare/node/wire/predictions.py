@@ -13,10 +13,10 @@ import json
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ...compose.predictions import says
 from ...ledger.ledger import LedgerError
@@ -33,7 +33,7 @@ from ...protocol.calls import Call, PredictParams
 from ...protocol.errors import Reason
 from ...protocol.hostreports import HostEstimate, KindShare
 from ..manager import Manager
-from .guests import Guest, fail
+from .guests import Guest
 
 #: Tasks whose newest prediction is remembered: of one environment, and in all.
 OF_ENVIRONMENT: Final = 20
@@ -118,7 +118,6 @@ class Predictions:
         manager: Manager,
         *,
         models: Path | None,
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
         recent: Callable[[], Recent],
         measured: Callable[[str, str | None, str, int, Estimates], Estimates],
         news: Callable[[], None],
@@ -126,7 +125,6 @@ class Predictions:
     ) -> None:
         self._manager = manager
         self._models = models
-        self._spawn = spawn
         self._recent = recent
         self._measured = measured
         self._news = news
@@ -139,10 +137,6 @@ class Predictions:
         self._last: OrderedDict[EnvironmentName, Prediction] = OrderedDict()
         #: These tasks asked about one model and batch only, so that is what they run.
         self._alone: set[ProcessId] = set()
-
-    def ask(self, guest: Guest, call: Call) -> None:
-        """Somebody asks what a model needs."""
-        self._spawn(self._answer(guest, call))
 
     def of(self, process: ProcessId) -> Prediction | None:
         """The newest prediction of a task."""
@@ -184,7 +178,8 @@ class Predictions:
 
     # -- inside --------------------------------------------------------------------------
 
-    async def _answer(self, guest: Guest, call: Call) -> None:
+    async def answer(self, guest: Guest, call: Call) -> None:
+        """Somebody asks what a model needs."""
         params: PredictParams = call.params
         who = guest.who.environment
         kinds = tuple(self.kinds().values())
@@ -196,10 +191,10 @@ class Predictions:
             )
         except ValueError as error:
             why = f"The model's needs could not be predicted: {error}."
-            fail(guest.conn, call.id, Reason.BAD_REQUEST, why)
+            guest.conn.error(call.id, Reason.BAD_REQUEST, why)
             return
         except (WrongModels, OSError, LedgerError) as error:
-            fail(guest.conn, call.id, Reason.UNAVAILABLE, str(error))
+            guest.conn.error(call.id, Reason.UNAVAILABLE, str(error))
             return
         shapes = shapes_of(features)
         estimates = tuple(
@@ -221,7 +216,7 @@ class Predictions:
         await self._foresee(guest, by_kind(estimates))
         begun = self._manager.clock.boot()
         document = self._document(prediction)
-        guest.conn.took(self._manager.clock.boot() - begun)
+        self._manager.charges.took(who, self._manager.clock.boot() - begun)
         guest.conn.reply(call.id, document)
         self._news()
 

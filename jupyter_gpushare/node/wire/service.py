@@ -62,6 +62,7 @@ from ..people.identity import Principal
 from ..views.lately import Lately
 from ..views.logs import call_tag, is_heard, say
 from ..views.pauses import Pauses
+from ..views.report import report
 from ..views.sharing import own_share
 from ..views.status import (
     Place,
@@ -71,7 +72,7 @@ from ..views.status import (
 )
 from . import notices, translate, vouchers
 from .certifying import Certifying
-from .guests import Guest, fail
+from .guests import Guest
 from .ledgercalls import LedgerCalls
 from .pool import PoolCalls
 from .predictions import Predictions
@@ -174,11 +175,16 @@ class Service:
         )
         self._pool = PoolCalls(
             manager,
-            name=name,
-            version=version,
-            recent=lambda: self._lately.waited(manager.clock.wall()),
-            talking=self.statuses.talking,
-            estimates=lambda: self._predictions.for_pool(),
+            report=lambda: report(
+                manager.state,
+                manager.config,
+                name,
+                version,
+                manager.clock.boot(),
+                self._lately.waited(manager.clock.wall()),
+                self.statuses.talking(),
+                self._predictions.for_pool(),
+            ),
             ask=self._ask,
             refused=self._answer,
             news=self._hints_changed,
@@ -186,7 +192,6 @@ class Service:
         self._predictions = Predictions(
             manager,
             models=models,
-            spawn=self._background.start,
             recent=lambda: self._lately.waited(manager.clock.wall()),
             measured=lambda *told: self._runs.measured(*told),
             news=self.statuses.news,
@@ -201,6 +206,7 @@ class Service:
             learned,
         )
         ledger = LedgerCalls(manager, self._background.start, lambda conn: conn in self._guests)
+        start = self._background.start
         #: Calls that are more than one command.
         self._special: dict[Method, Callable[[Guest, Call], None]] = {
             Method.ATTACH: self._attach,
@@ -208,7 +214,7 @@ class Service:
             Method.TURN_LOCKED: self._is_locked,
             Method.STATUS: self.statuses.ask,
             Method.WATCH: self.statuses.ask,
-            Method.PREDICT: self._predictions.ask,
+            Method.PREDICT: lambda guest, call: start(self._predictions.answer(guest, call)),
             **ledger.calls,
             **Certifying(membership, self._background.start, self._log).calls,
             **self.quotas.calls,
@@ -256,18 +262,15 @@ class Service:
     def on_hello(self, conn: Connection, principal: Principal, call: Call) -> None:
         """Identity has spoken."""
         if call.params.protocol != PROTOCOL:
-            fail(
-                conn,
-                call.id,
+            conn.turn_away(
                 Reason.UNSUPPORTED_PROTOCOL,
                 f"This node manager speaks protocol {PROTOCOL}, the client "
                 f"{call.params.protocol}. Install the same release of jupyter_gpushare on both.",
+                call.id,
             )
-            conn.close()
             return
         if conn.process is None and not conn.is_remote:
-            fail(conn, call.id, Reason.NOT_ALLOWED, UNSEEN)
-            conn.close()
+            conn.turn_away(Reason.NOT_ALLOWED, UNSEEN, call.id)
             return
         who = Caller(
             EnvironmentName(principal.environment),
@@ -332,16 +335,15 @@ class Service:
             tag, method = call_tag(conn.id, call.id), call.method.value
             say(self._log, logging.DEBUG, "call", call=tag, method=method)
         if guest is None:
-            fail(conn, call.id, Reason.NOT_ALLOWED, "Say hello first.")
+            conn.error(call.id, Reason.NOT_ALLOWED, "Say hello first.")
         elif guest.who.is_remote and call.method not in translate.FROM_ELSEWHERE:
             here = f"{call.method.value} is for processes of this host only."
-            fail(conn, call.id, Reason.NOT_ALLOWED, here)
+            conn.error(call.id, Reason.NOT_ALLOWED, here)
         elif call.method in translate.POOL_ONLY and not guest.who.pool:
             only = f"Only the pool of this host may call {call.method.value}."
-            fail(conn, call.id, Reason.NOT_ALLOWED, only)
+            conn.error(call.id, Reason.NOT_ALLOWED, only)
         elif call.method in translate.ADMIN_ONLY and not translate.may(guest.who, call.method):
-            fail(
-                conn,
+            conn.error(
                 call.id,
                 Reason.NOT_ALLOWED,
                 f"Only an administrator may call {call.method.value}; you are "
@@ -419,7 +421,7 @@ class Service:
         family = lineage(call.params.pid, who.process.boot_id)
         if who.process not in family[1:]:
             pid = call.params.pid
-            fail(guest.conn, call.id, Reason.NOT_ALLOWED, f"Process {pid} is no child of yours.")
+            guest.conn.error(call.id, Reason.NOT_ALLOWED, f"Process {pid} is no child of yours.")
             return
         name = LeaseId(call.params.lease)
         command = cmd.Attach(self._manager.clock.boot(), name, who.environment, family[0])
@@ -489,7 +491,7 @@ class Service:
         conn, state = guest.conn, self._manager.state
         if isinstance(decision, core.Refuse):
             reason = translate.reason_of(decision.reason)
-            fail(conn, call.id, reason, decision.message, dict(decision.numbers))
+            conn.error(call.id, reason, decision.message, dict(decision.numbers))
         elif isinstance(decision, core.Done):
             if call.method is Method.QUOTA_UNSET:
                 conn.reply(call.id, self.quotas.answer(call.params))
@@ -555,7 +557,7 @@ class Service:
 
     def _fail_unknown(self, guest: Guest, call: Call) -> None:
         refusal = core.unknown_lease()
-        fail(guest.conn, call.id, Reason.UNKNOWN_LEASE, refusal.message)
+        guest.conn.error(call.id, Reason.UNKNOWN_LEASE, refusal.message)
 
     # -- news -------------------------------------------------------------------
 
@@ -635,7 +637,7 @@ class Service:
         reason, message = translate.ended_message(event.reason, event.detail)
         for waiter in self._waiters.pop(event.lease, ()):
             if waiter.call_id is not None:
-                fail(waiter.conn, waiter.call_id, reason, message)
+                waiter.conn.error(waiter.call_id, reason, message)
         for conn_id in self._holders.pop(event.lease, ()):
             guest = self._guests.get(conn_id)
             if guest is None:
@@ -662,7 +664,7 @@ class Service:
         for waiter in self._waiters.pop(event.lease, ()):
             if waiter.call_id is not None:
                 text = "The task waits no more; its lease stays parked."
-                fail(waiter.conn, waiter.call_id, Reason.NO_RESOURCES, text)
+                waiter.conn.error(waiter.call_id, Reason.NO_RESOURCES, text)
 
     def _hints_changed(self) -> None:
         """The pool said where else people would get a GPU."""

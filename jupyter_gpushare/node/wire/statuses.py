@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from ...daemon.fairness import RoundRobin
@@ -54,13 +55,20 @@ class Statuses:
         predictions: Callable[[Callable[[str], bool]], list[doc.Predicted]],
     ) -> None:
         self._manager = manager
-        self._name = name
-        self._version = version
+        self._facts = NodeFacts(
+            name=name,
+            version=version,
+            simulated=manager.inventory.simulated,
+            started=manager.started_wall,
+            now=0.0,
+            boot=0.0,
+            ledger=str(manager.ledger.path.absolute()),
+            preset=preset,
+        )
         self._guests = guests
         self._lately = lately
         self._outlooks = outlooks
         self._pauses = pauses
-        self._preset = preset
         self._quotas_as_of = quotas_as_of
         self._hints = hints
         self._predictions = predictions
@@ -174,19 +182,14 @@ class Statuses:
         form: Callable[[Encoded], Encoded] = lambda status: status,
     ) -> None:
         manager = self._manager
-        facts = NodeFacts(
-            name=self._name,
-            version=self._version,
-            simulated=manager.inventory.simulated,
-            started=manager.started_wall,
+        facts = replace(
+            self._facts,
             now=self._manager.clock.wall(),
             boot=self._manager.clock.boot(),
             problem=manager.readings.problem,
             left_out=tuple(one.text for one in manager.readings.left_out),
             quotas_as_of=self._quotas_as_of(),
-            ledger=str(self._manager.ledger.path.absolute()),
             hints=self._hints(),
-            preset=self._preset,
         )
         sheet = Sheet(
             manager.state,

@@ -244,7 +244,7 @@ class Connection(asyncio.BufferedProtocol):
             self.turn_away(*refusal)
             return
         self._admitted = True
-        self._deadline = self._home.later(self._limits.hello_timeout, self._no_hello)
+        self._deadline = self._home.loop.call_later(self._limits.hello_timeout, self._no_hello)
         if self.is_remote:
             self._shows(tls)
         else:
@@ -269,8 +269,7 @@ class Connection(asyncio.BufferedProtocol):
             # Out of descriptors, say: this one client is told, and may come again.
             self._home.looks_trouble.came(f"A connection could not be looked at: {error}")
             why = f"The node manager cannot look at the calling process now: {error.strerror}."
-            self.error(None, DOMAIN_ERROR, Reason.UNAVAILABLE, why)
-            self.close()
+            self.turn_away(Reason.UNAVAILABLE, why)
         else:
             self._home.looks_trouble.is_over()
         if self.peer.pidfd is not None:
@@ -283,9 +282,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         home = self._home
-        begun, turnstile = home.now(), home.turnstile
+        begun, turnstile = home.loop.time(), home.turnstile
         if self.owner is None and self.peer is not None:
-            self.owner = Newcomers(home.owner_of(self.peer))
+            # The OS user alone would not do: everybody's containers may run as the same one.
+            self.owner = Newcomers((self.peer.charged, container_of(self.peer.pid)))
         self._protocol.framer.push(home.buffer[:nbytes])
         waits = self._has_line()
         if waits:
@@ -294,9 +294,9 @@ class Connection(asyncio.BufferedProtocol):
                 if waits:
                     turnstile.again(self)
             else:
-                turnstile.charge(self.owner, home.now() - begun, READ_COSTS)
+                turnstile.charge(self.owner, home.loop.time() - begun, READ_COSTS)
         else:
-            turnstile.charge(self.owner, home.now() - begun, READ_COSTS)
+            turnstile.charge(self.owner, home.loop.time() - begun, READ_COSTS)
             if self._protocol.phase is not Phase.CLOSED:
                 # Our clients send hello in one piece. If the first line comes in many, its user
                 # pays for the next.
@@ -308,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def serve(self) -> bool:
         """Handle the waiting line. Returns whether there is another; if not, more is read."""
-        return self._serve(self._home.now(), 1)
+        return self._serve(self._home.loop.time(), 1)
 
     def _serve(self, begun: float, calls: float) -> bool:
         line, self._waiting = self._waiting, None
@@ -324,7 +324,7 @@ class Connection(asyncio.BufferedProtocol):
             self._line(line)
         except Exception:  # noqa: BLE001 - it is logged there
             self.failed()
-        self._home.turnstile.charge(owner, self._home.now() - begun, calls)
+        self._home.turnstile.charge(owner, self._home.loop.time() - begun, calls)
         self._is_of_its_user()
         return self._has_line()
 
@@ -358,8 +358,7 @@ class Connection(asyncio.BufferedProtocol):
             self._waiting = self._protocol.framer.pop()
         except RemoteProtocolError as error:
             # We do not know where the next message begins, so we can read no more.
-            self.error(None, error.code, Reason.BAD_REQUEST, str(error))
-            self.close()
+            self.turn_away(Reason.BAD_REQUEST, str(error), code=error.code)
             return False
         if self._waiting is not None:
             return True
@@ -388,25 +387,21 @@ class Connection(asyncio.BufferedProtocol):
 
     def reply(self, call_id: CallId, result: Any) -> None:
         """Answer a call."""
-        begun = self._home.now()
+        begun = self._home.loop.time()
         self._in_flight.discard(call_id)
         self._send(messages.answer(call_id, result))
         # A long answer takes long to encode; the time counts for the environment that asked.
-        took = self._home.now() - begun
+        took = self._home.loop.time() - begun
         if took > DEAR:
             self._home.turnstile.took(self.owner, took)
-
-    def took(self, seconds: float) -> None:
-        """Something was worked out here for a call, in ``seconds``; its environment pays."""
-        self._home.turnstile.took(self.owner, seconds)
 
     def error(
         self,
         call_id: CallId | None,
-        code: int,
         reason: Reason,
         message: str,
         data: dict[str, Any] | None = None,
+        code: int = DOMAIN_ERROR,
     ) -> None:
         """Answer a call with an error; ``message`` is for a person."""
         if call_id is not None:
@@ -427,9 +422,15 @@ class Connection(asyncio.BufferedProtocol):
         self._send(messages.notification(notice, params))
         return True
 
-    def turn_away(self, reason: Reason, why: str) -> None:
-        """Say why it may not stay, and close."""
-        self.error(None, DOMAIN_ERROR, reason, why)
+    def turn_away(
+        self,
+        reason: Reason,
+        why: str,
+        call_id: CallId | None = None,
+        code: int = DOMAIN_ERROR,
+    ) -> None:
+        """Say why it may not stay, as the answer to a call if there is one, and close."""
+        self.error(call_id, reason, why, code=code)
         self.close()
 
     def close(self) -> None:
@@ -442,7 +443,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._wire.close()
                 # A client that never reads would keep a closing connection for ever.
-                self._home.later(self._limits.hello_timeout, self._wire.abort)
+                self._home.loop.call_later(self._limits.hello_timeout, self._wire.abort)
 
     # -- inside -----------------------------------------------------------------
 
@@ -533,16 +534,14 @@ class Connection(asyncio.BufferedProtocol):
         try:
             principal = await self._identified(call.params)
         except IdentityRefused as error:
-            self.error(call.id, DOMAIN_ERROR, Reason.NOT_ALLOWED, str(error))
-            self.close()
+            self.turn_away(Reason.NOT_ALLOWED, str(error), call.id)
             return
         except Exception:
             # The border to the code that identifies users: a bug there must not leave a client
             # hanging.
             self._home.log.exception("Connection %d could not be identified", self.id)
             why = "The node manager could not find out who you are; its log says why."
-            self.error(call.id, INTERNAL_ERROR, Reason.UNAVAILABLE, why)
-            self.close()
+            self.turn_away(Reason.UNAVAILABLE, why, call.id, INTERNAL_ERROR)
             return
         greeting = _Greeting(self, principal, call)
         if self._home.turnstile.enter(greeting):
@@ -566,7 +565,7 @@ class Connection(asyncio.BufferedProtocol):
         """Let ``principal`` in, whose turn it is."""
         if self._protocol.phase is not Phase.GREETING:
             return
-        begun = self._home.now()
+        begun = self._home.loop.time()
         if self._deadline is not None:
             self._deadline.cancel()
         refusal = self._home.greet(self, principal)
@@ -579,7 +578,7 @@ class Connection(asyncio.BufferedProtocol):
         self._protocol.move(Phase.READY)
         self._home.handler.on_hello(self, principal, call)
         self._check_later(call.params.token)
-        turnstile, now = self._home.turnstile, self._home.now()
+        turnstile, now = self._home.turnstile, self._home.loop.time()
         turnstile.charge(principal.environment, now - begun)
         # A call that came behind hello is decided together with it.
         if self._has_line() and turnstile.enter(self) and self._serve(now, 1):
@@ -589,11 +588,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._expires is not None:
             # A connection must not outlive the certificate that opened it.
             left = max(0.0, self._expires - self._home.wall())
-            self._deadline = self._home.later(left, self.close)
+            self._deadline = self._home.loop.call_later(left, self.close)
             return
         seconds = self._home.identity.recheck
         if seconds is not None and token is not None:
-            self._deadline = self._home.later(
+            self._deadline = self._home.loop.call_later(
                 seconds, lambda: self._home.background.start(self._check_again(token))
             )
 
@@ -603,8 +602,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             principal = await self._home.identity.identify(self.peer, token)
         except IdentityRefused as error:
-            self.error(None, DOMAIN_ERROR, Reason.NOT_ALLOWED, str(error))
-            self.close()
+            self.turn_away(Reason.NOT_ALLOWED, str(error))
             return
         except Exception:
             # As at hello: a peer that cannot be checked again must not stay for ever.
@@ -621,8 +619,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _no_hello(self) -> None:
         if self.principal is None:
-            self.error(None, DOMAIN_ERROR, Reason.TIMED_OUT, "No hello came in time.")
-            self.close()
+            self.turn_away(Reason.TIMED_OUT, "No hello came in time.")
 
 
 _NOBODY: Final = (
@@ -702,10 +699,10 @@ class Transport:
         self.identify_process = identify_process
         self.wall = wall
         self.log = log or logging.getLogger(__name__)
-        self.looks_trouble = Trouble(self.log, self.now, "Connections are looked at again")
+        self.looks_trouble = Trouble(self.log, self.loop.time, "Connections are looked at again")
         #: Calls and connections that were answered with an error.
         self.refusals = Counter({reason: 0 for reason in Reason})
-        self.lines = lines or LogLines(self.now)
+        self.lines = lines or LogLines(self.loop.time)
         self._shared = shared
         self._inherited = inherited
         self._server: asyncio.Server | None = None
@@ -727,11 +724,6 @@ class Transport:
     def open_connections(self) -> int:
         """Clients that are connected."""
         return len(self._connections)
-
-    def owner_of(self, peer: Peer) -> Hashable:
-        """The owner whose allowance a stranger spends: its OS user in its container."""
-        # The OS user alone would not do: everybody's containers may run as the same one.
-        return peer.charged, container_of(peer.pid)
 
     async def start(self) -> None:
         """Listen. Raises :class:`SocketInUse` when somebody answers there, :class:`OSError`."""
@@ -764,7 +756,7 @@ class Transport:
 
         Who is connected stays so.
         """
-        trouble = Trouble(self.log, self.now, f"{self.path} leads here again")
+        trouble = Trouble(self.log, self.loop.time, f"{self.path} leads here again")
         while True:
             await asyncio.sleep(NAME_LOOK)
             # A home directory may be on a network file system that hangs.
@@ -805,14 +797,6 @@ class Transport:
                 self.path.unlink()
         # Let connection_lost run for the connections that could be closed at once.
         await asyncio.sleep(0)
-
-    def now(self) -> float:
-        """Monotonic seconds."""
-        return self.loop.time()
-
-    def later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
-        """Call something after ``seconds``."""
-        return self.loop.call_later(seconds, call)
 
     def admit(self, connection: Connection) -> tuple[Reason, str] | None:
         """Count a new connection; the reason and a sentence when it may not come in."""
