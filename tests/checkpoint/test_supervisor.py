@@ -205,12 +205,6 @@ def test_ctrl_c_and_a_hangup_pass_it_by(stage: Stage) -> None:
     assert helper_pid(stage.place) == helper
 
 
-def test_what_a_killed_helper_left_does_not_stop_the_next(stage: Stage) -> None:
-    os.kill(stage.helper(), signal.SIGKILL)
-    assert stage.place.exists()
-    assert stage.driver().park(10, 1).result is Result.DONE
-
-
 def test_it_needs_the_standard_library_only() -> None:
     """The resident part loads no CUDA, no tornado, no policy, nothing but the protocol of ours."""
     code = (

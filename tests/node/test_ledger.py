@@ -546,12 +546,8 @@ def test_usage_outlives_its_records(path: Path, opens: Opens) -> None:
     assert len(kept) == 3 * 10
     assert min(row.wall for row in kept) >= now - 10 * DAY
     assert ledger.usage(BOOT - DAY, now, None) == before
-    again = opens(path, history=10 * DAY)
-    assert again.usage(BOOT - DAY, now, None) == before
-    whole_hour = (now - 7 * DAY) // 3600 * 3600
-    (week,) = again.usage(whole_hour, now, None)
-    assert week.gpu_seconds_held == pytest.approx(7 * 2 * 7200.0)
-    assert week.leases == 7
+    (week,) = ledger.usage(now - 7 * DAY, now, None)
+    assert (week.gpu_seconds_held, week.leases) == (pytest.approx(7 * 2 * 7200.0), 7)
 
 
 def test_prune_never_forgets_what_the_snapshot_does_not_cover(path: Path, opens: Opens) -> None:

@@ -19,6 +19,7 @@ from hypothesis import given, settings, strategies as st
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 from support.exporter import samples
+from support.hub import free_ports
 from support.loop import soon
 from support.node import RemoteError, RunningNode, token_file, until
 
@@ -221,7 +222,23 @@ def test_a_task_without_a_sign_of_life_is_counted(tmp_path: Path, port: int) -> 
         until(lambda: samples(port)[f'{ended}{{reason="heartbeat_lost"}}'] == 1, "it expires")
 
 
-def test_the_alert_rules_ask_only_for_what_there_is(tmp_path: Path, port: int) -> None:
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
+    """All that is told of a node with a lease, people by name too."""
+    config, (port,) = "c.NodeManagerApp.metrics_environments = 9", free_ports(1)
+    utilisation = f"{PREFIX}_gpu_utilisation_ratio{{"
+
+    def told() -> dict[str, float] | None:
+        now = samples(port)
+        return now if any(name.startswith(utilisation) for name in now) else None
+
+    folder = tmp_path_factory.mktemp("node")
+    with exporting(folder, port, config=config) as node, node.client() as one:
+        one.request()
+        return until(told, "a measured utilisation") or {}
+
+
+def test_the_alert_rules_ask_only_for_what_there_is(there: dict[str, float]) -> None:
     rules = [
         rule
         for group in yaml.safe_load(RULES.read_text())["groups"]
@@ -229,8 +246,6 @@ def test_the_alert_rules_ask_only_for_what_there_is(tmp_path: Path, port: int) -
         # Those of a pool: tests/pool/test_pool_metrics.py.
         if f"{PREFIX}_pool_" not in rule["expr"]
     ]
-    with exporting(tmp_path, port):
-        there = samples(port)
     names = {name.partition("{")[0] for name in there}
     values = {
         (name.partition("{")[0], label, value)
@@ -260,17 +275,8 @@ def expressions(panels: list[dict[str, Any]]) -> list[str]:
     return [target["expr"] for panel in panels for target in panel.get("targets", ())]
 
 
-def test_the_dashboard_asks_only_for_what_there_is(tmp_path: Path, port: int) -> None:
+def test_the_dashboard_asks_only_for_what_there_is(there: dict[str, float]) -> None:
     dashboard = json.loads(DASHBOARD.read_text())
-    config = "c.NodeManagerApp.metrics_environments = 9"
-    with exporting(tmp_path, port, config=config) as node, node.client() as one:
-        one.request()
-        utilisation = f"{PREFIX}_gpu_utilisation_ratio{{"
-        until(
-            lambda: any(name.startswith(utilisation) for name in samples(port)),
-            "a measured utilisation",
-        )
-        there = samples(port)
     exported = {name.partition("{")[0] for name in there}
     labels = {
         (name.partition("{")[0], label)

@@ -172,9 +172,10 @@ def test_the_days_sum_up_to_the_usage(
 # -- a real node manager -----------------------------------------------------------------------
 
 
-def test_whose_days_are_told(tmp_path: Path) -> None:
+def test_whose_days_are_told_and_that_they_are_the_nodes_own(tmp_path: Path) -> None:
+    people = [token_file(tmp_path, "alice", "bob", "root")]
     with (
-        RunningNode(tmp_path, arguments=[token_file(tmp_path, "alice", "bob", "root")]) as node,
+        RunningNode(tmp_path, arguments=people, environ={"TZ": "Asia/Kathmandu"}) as node,
         node.client("alice") as alice,
         node.client("bob") as bob,
         node.client("root") as root,
@@ -199,16 +200,7 @@ def test_whose_days_are_told(tmp_path: Path) -> None:
         assert bobs[-1]["node_held"] >= held
         assert sum(day["held"] for day in roots) == pytest.approx(sum(day["held"] for day in mine))
         assert mine[0]["capacity"] == 2 * DAY
-
-
-def test_days_are_the_nodes_own_where_nobody_says_another_zone(tmp_path: Path) -> None:
-    with (
-        RunningNode(tmp_path, environ={"TZ": "Asia/Kathmandu"}) as node,
-        node.client() as client,
-    ):
-        told = client.call(Method.USAGE_DAILY, days=2)
-        assert told["utc_offset"] == 5.75 * 3600
-        assert (told["days"][0]["start"] + 5.75 * 3600) % DAY == 0
-        assert (
-            client.call(Method.USAGE_DAILY, days=2, utc_offset=0.0)["days"][0]["start"] % DAY == 0
-        )
+        # Where nobody says another zone.
+        assert told[0]["utc_offset"] == 5.75 * HOUR
+        assert (mine[0]["start"] + 5.75 * HOUR) % DAY == 0
+        assert alice.call(Method.USAGE_DAILY, utc_offset=0.0)["days"][0]["start"] % DAY == 0
