@@ -80,10 +80,10 @@ class Stage:
         self.driver().state()
         return self.pid
 
-    def parking(self, seconds: float = 60) -> Future[Outcome]:
-        """The outcome of a park that goes on meanwhile."""
+    def parking(self, seconds: float = 60, other: CudaProgram | None = None) -> Future[Outcome]:
+        """The outcome of a park, of the process or another one, that goes on meanwhile."""
         threads = ThreadPoolExecutor(1)
-        parked = threads.submit(self.driver().park, seconds, 1)
+        parked = threads.submit(self.drive(other or self.program).park, seconds, 1)
         threads.shutdown(wait=False)
         return parked
 

@@ -6,9 +6,10 @@ import contextlib
 import os
 import signal
 import socket
-import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -40,38 +41,30 @@ RUNNING, LOCKED, CHECKPOINTED = 0, 1, 2
 WITHIN = 30.0
 
 
+@dataclass(frozen=True)
 class Held:
     """A lock that another thread asked for; ``wire`` is the node manager's end."""
 
-    def __init__(self, driver: DriverCheckpoint, seconds: float) -> None:
-        self.wire, self._theirs = socket.socketpair()
-        self.wire.settimeout(WITHIN)
-        self._outcomes: list[Outcome] = []
-
-        def lock() -> None:
-            self._outcomes.append(driver.lock(seconds, self._theirs, "it is locked\n"))
-
-        self._thread = threading.Thread(target=lock)
-        self._thread.start()
-
-    def until_locked(self) -> None:
-        assert self.wire.recv(100) == b"it is locked\n"
+    wire: socket.socket
+    answer: Future[Outcome]
 
     def outcome(self) -> Outcome:
-        self._thread.join(60)
-        (outcome,) = self._outcomes
-        return outcome
+        return self.answer.result(60)
 
 
 @contextmanager
-def held(driver: DriverCheckpoint, seconds: float = 10.0) -> Iterator[Held]:
-    held = Held(driver, seconds)
-    try:
-        yield held
-    finally:
-        held.wire.close()
-        held.outcome()
-        held._theirs.close()
+def held(
+    driver: DriverCheckpoint, seconds: float = 10.0, *, in_vain: bool = False
+) -> Iterator[Held]:
+    wire, theirs = socket.socketpair()
+    wire.settimeout(WITHIN)
+    with theirs, wire, ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(driver.lock, seconds, theirs, "it is locked\n")
+        try:
+            assert in_vain or wire.recv(100) == b"it is locked\n"
+            yield Held(wire, answer)
+        finally:
+            wire.close()
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +109,6 @@ def until_free(stage: Stage, within: float = WITHIN) -> None:
 def test_its_calls_wait_with_its_memory_in_place_until_somebody_says_so(stage: Stage) -> None:
     before = stage.world.held_by(stage.program.pid)
     with held(stage.driver()) as lock:
-        lock.until_locked()
         assert stage.state() == LOCKED
         assert stage.world.held_by(stage.program.pid) == before
         stage.program.begin("info")
@@ -129,12 +121,14 @@ def test_its_calls_wait_with_its_memory_in_place_until_somebody_says_so(stage: S
         assert lock.wire.recv(100) == b"", "the connection has ended, though its asker has it open"
 
 
-def test_it_ends_by_itself(stage: Stage) -> None:
-    with held(stage.driver(), 0.5) as lock:
-        lock.until_locked()
+@pytest.mark.parametrize("dies", [False, True])
+def test_it_ends_by_itself_and_with_the_node_manager(stage: Stage, dies: bool) -> None:
+    with held(stage.driver(), 10.0 if dies else 0.5) as lock:
+        if dies:
+            lock.wire.close()
         outcome = lock.outcome()
     assert (outcome.result, stage.state()) == (Result.DONE, RUNNING)
-    assert 0.5 <= outcome.seconds["held"] < 5
+    assert (0.0 if dies else 0.5) <= outcome.seconds["held"] < 5
 
 
 def test_ten_seconds_are_the_longest_whatever_is_asked(
@@ -155,14 +149,6 @@ def test_ten_seconds_are_the_longest_whatever_is_asked(
         assert 0.2 <= holding.hold(request, theirs).seconds["held"] < 8
 
 
-def test_a_node_manager_that_dies_unlocks(stage: Stage) -> None:
-    with held(stage.driver()) as lock:
-        lock.until_locked()
-        lock.wire.close()
-        assert lock.outcome().result is Result.DONE
-    assert stage.state() == RUNNING
-
-
 def test_an_asker_that_hangs_up_unlocks(stage: Stage) -> None:
     stage.helper()
     with _locked_without_us(stage):
@@ -172,7 +158,6 @@ def test_an_asker_that_hangs_up_unlocks(stage: Stage) -> None:
 
 def test_anybody_of_its_user_may_unlock_it(stage: Stage) -> None:
     with held(stage.driver()) as lock:
-        lock.until_locked()
         assert stage.driver().unlock().result is Result.DONE
         assert stage.state() == RUNNING
         assert lock.outcome().result is Result.DONE
@@ -181,38 +166,33 @@ def test_anybody_of_its_user_may_unlock_it(stage: Stage) -> None:
 
 def test_one_that_is_locked_can_be_parked(stage: Stage) -> None:
     with held(stage.driver()) as lock:
-        lock.until_locked()
         assert stage.driver().park(10, 1).result is Result.DONE
         lock.outcome()
         assert stage.state() == CHECKPOINTED, "the end of the lock does not touch what is parked"
     assert stage.driver().unlock().result is Result.DONE
     assert stage.state() == CHECKPOINTED
-    with held(stage.driver()) as lock:
+    with held(stage.driver(), in_vain=True) as lock:
         outcome = lock.outcome()
     assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.BUSY)
     assert stage.driver().resume(None, 10).result is Result.DONE
 
 
 def test_only_one_lock_at_a_time(stage: Stage) -> None:
-    with held(stage.driver()) as first:
-        first.until_locked()
-        with held(stage.driver()) as second:
-            outcome = second.outcome()
-        assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.BUSY)
+    with held(stage.driver()), held(stage.driver(), in_vain=True) as second:
+        outcome = second.outcome()
+    assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.BUSY)
 
 
 def test_a_long_parking_delays_no_unlock(stage: Stage) -> None:
     with stage.world.program() as other, held(stage.driver()) as lock:
         other.allocate(2**20)
-        lock.until_locked()
         stage.world.hang(Call.CHECKPOINT)
-        parking = threading.Thread(target=lambda: stage.drive(other).park(60, 1))
-        parking.start()
+        parked = stage.parking(60, other)
         until(lambda: stage.world.is_in(Call.CHECKPOINT), "it is being parked", WITHIN)
         lock.wire.close()
         until_free(stage, 5)
         stage.world.heal()
-        parking.join(60)
+        parked.result(60)
 
 
 # -- somebody is killed ------------------------------------------------------------------------
@@ -258,7 +238,6 @@ def test_a_helper_unlocks_at_its_start_what_the_last_one_left(stage: Stage) -> N
 
 def test_a_worker_that_is_killed_is_replaced_to_unlock(stage: Stage) -> None:
     with held(stage.driver()) as lock:
-        lock.until_locked()
         helper = stage.pid
         for pid in children_of(helper):
             if not _is_heir(pid):
@@ -270,7 +249,6 @@ def test_a_worker_that_is_killed_is_replaced_to_unlock(stage: Stage) -> None:
 
 def test_an_unlock_that_hangs_is_tried_again(stage: Stage) -> None:
     with held(stage.driver()) as lock:
-        lock.until_locked()
         stage.world.hang(Call.UNLOCK)
         lock.wire.send(b"your turn\n")
         until(lambda: stage.world.is_in(Call.UNLOCK), "it hangs", WITHIN)
@@ -285,7 +263,6 @@ def test_one_that_dies_while_locked_is_forgotten(
     with cuda_world.program() as program:
         driver = drive(program)
         with held(driver) as lock:
-            lock.until_locked()
             program.kill()
             outcome = lock.outcome()
     assert (outcome.result, outcome.cause) == (Result.DEAD, Cause.GONE)
@@ -295,7 +272,6 @@ def test_one_that_dies_while_locked_is_forgotten(
 
 def test_told_to_stop_it_unlocks_and_takes_its_heir_along(stage: Stage) -> None:
     with held(stage.driver()) as lock:
-        lock.until_locked()
         helper = stage.pid
         family = [helper, *children_of(helper)]
         os.kill(helper, signal.SIGTERM)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from jupyter_gpushare.node.checkpoint.sequence import (
     LOCK_GRACE,
@@ -127,42 +127,31 @@ def check_outcome(driver: ModelDriver, before: State, goal: State, outcome: Outc
         assert outcome.message.endswith(".")
 
 
-@given(DRIVERS, st.floats(0.1, 120), st.floats(0.01, 30))
-def test_park_says_what_is_so(driver: ModelDriver, deadline: float, timeout: float) -> None:
-    before = driver.state
-    outcome = driver.follow(park(deadline, timeout))
-    check_outcome(driver, before, State.CHECKPOINTED, outcome)
-    if driver.state is State.LOCKED and before is State.RUNNING and not driver.gone:
-        assert outcome.result is Result.STUCK  # a locked process is never passed over in silence
+GOALS = {
+    Action.PARK: State.CHECKPOINTED,
+    Action.RESUME: State.RUNNING,
+    Action.LOCK: State.LOCKED,
+    Action.UNLOCK: State.RUNNING,
+}
 
 
-@given(DRIVERS, st.floats(0.1, 120))
-def test_resume_says_what_is_so(driver: ModelDriver, deadline: float) -> None:
-    before = driver.state
-    outcome = driver.follow(resume(deadline))
-    check_outcome(driver, before, State.RUNNING, outcome)
-
-
-@given(DRIVERS, st.floats(0.1, 120), st.floats(0.01, 30))
-def test_lock_says_what_is_so(driver: ModelDriver, deadline: float, timeout: float) -> None:
-    before = driver.state
-    outcome = driver.follow(plan(Request(Action.LOCK, None, deadline, timeout)))
-    check_outcome(driver, before, State.LOCKED, outcome)
-    if driver.state is State.LOCKED and before is State.RUNNING and not driver.gone:
-        assert outcome.result in (Result.DONE, Result.STUCK)
-    assert all(call.step in (Step.STATE, Step.LOCK, Step.UNLOCK) for call in driver.calls)
-
-
-@given(DRIVERS, st.floats(0.1, 120))
-def test_unlock_says_what_is_so_and_touches_nothing_that_is_parked(
-    driver: ModelDriver, deadline: float
+@settings(max_examples=400, deadline=None)
+@given(DRIVERS, st.sampled_from(list(GOALS)), st.floats(0.1, 120), st.floats(0.01, 30))
+def test_what_is_said_is_so(
+    driver: ModelDriver, action: Action, deadline: float, timeout: float
 ) -> None:
     before = driver.state
-    outcome = driver.follow(plan(Request(Action.UNLOCK, None, deadline)))
-    check_outcome(driver, before, State.RUNNING, outcome)
-    if before is not State.LOCKED:
+    outcome = driver.follow(plan(Request(action, None, deadline, timeout)))
+    check_outcome(driver, before, GOALS[action], outcome)
+    was_locked = driver.state is State.LOCKED and before is State.RUNNING and not driver.gone
+    if action is Action.PARK and was_locked:
+        assert outcome.result is Result.STUCK  # a locked process is never passed over in silence
+    if action is Action.LOCK:
+        assert not was_locked or outcome.result in (Result.DONE, Result.STUCK)
+        assert all(call.step in (Step.STATE, Step.LOCK, Step.UNLOCK) for call in driver.calls)
+    if action is Action.UNLOCK and before is not State.LOCKED:
         assert driver.state in (before, State.FAILED)
-        assert all(call.step is Step.STATE for call in driver.calls)
+        assert all(call.step is Step.STATE for call in driver.calls)  # nor what is parked
 
 
 @given(DRIVERS, st.floats(0.1, 120), st.floats(0.01, 30))

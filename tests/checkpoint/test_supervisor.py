@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -69,19 +70,14 @@ def test_many_kernels_at_once_get_one_helper(
 ) -> None:
     programs = [cuda_world.program() for _ in range(3)]
     try:
-        outcomes: list[Outcome] = []
         start = threading.Barrier(len(programs))
 
-        def park(program: CudaProgram) -> None:
+        def park(program: CudaProgram) -> Result:
             start.wait()
-            outcomes.append(drive(program).park(30, 1))
+            return drive(program).park(30, 1).result
 
-        threads = [threading.Thread(target=park, args=(program,)) for program in programs]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert [outcome.result for outcome in outcomes] == [Result.DONE] * len(programs)
+        with ThreadPoolExecutor(len(programs)) as threads:
+            assert set(threads.map(park, programs)) == {Result.DONE}
         helpers = [
             int(name)
             for name in os.listdir("/proc")

@@ -58,21 +58,18 @@ def test_a_ledger_of_a_later_release_is_refused_and_left_as_it_was(newer: Path) 
 def test_what_is_only_history_keeps_no_older_release_out(
     newer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as later:
-        later.setattr(ledger_module, "RELEASES", LATER)
-        ledger = open_ledger(newer)
-        ledger.write_snapshot([record(BEYOND)])
-        ledger.close()
+    def snapshot(of: Record) -> None:
+        with monkeypatch.context() as later:
+            later.setattr(ledger_module, "RELEASES", LATER)
+            with contextlib.closing(open_ledger(newer)) as ledger:
+                ledger.write_snapshot([of])
+
+    snapshot(record(BEYOND))
     with pytest.raises(LedgerFailed, match="or later"):
         open_ledger(newer)
-    with monkeypatch.context() as later:
-        later.setattr(ledger_module, "RELEASES", LATER)
-        ledger = open_ledger(newer)
-        ledger.write_snapshot([record()])
-        ledger.close()
-    ledger = open_ledger(newer)
-    assert len(ledger.load()[0]) == 1
-    ledger.close()
+    snapshot(record())
+    with contextlib.closing(open_ledger(newer)) as ledger:
+        assert len(ledger.load()[0]) == 1
 
 
 #: A ledger of commit 23a31f90, and the snapshot that it made of it.
