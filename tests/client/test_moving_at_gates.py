@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from support.node import until
-from support.scripted_node import GPU, LEASE, SECRET, ScriptedNode, Visitor
+from support.scripted_node import GPU, LEASE, SECRET, Script, ScriptedNode, Visitor, plays
 
 from jupyter_gpushare.client.memory.bystanders import Bystanders
 from jupyter_gpushare.client.memory.ladder import Ladder
@@ -85,7 +85,6 @@ class Task:
         self.broker.turns.checkpoint()
 
 
-Script = Callable[[Visitor], object]
 GATE = {"lease": LEASE, "gate": True, "gpus": [], "message": "It computes sooner elsewhere."}
 USED = [{"uuid": HERE, "may_stay": 0, "used": 4 * GIB}]
 MEMORY = {**GATE, "give": "process", "why": "moved", "gpus": USED}
@@ -152,12 +151,7 @@ def task(
     *script: Script, asked: Script = asks, migration: bool = True, restores: Result = Result.DONE
 ) -> Iterator[Task]:
     """A task that was asked by a node manager which then plays this script."""
-
-    def whole(visitor: Visitor) -> None:
-        for part in (begins, asked, *script, Visitor.live):
-            part(visitor)
-
-    with ScriptedNode(whole) as node:
+    with ScriptedNode(plays(begins, asked, *script, Visitor.live)) as node:
         alice = Task(node, Driver(migration, restores))
         try:
             until(lambda: alice.broker.turns.is_closed, "it is asked")

@@ -222,8 +222,8 @@ def test_what_was_used_lately_is_told() -> None:
 
 
 def test_nothing_happened_yet() -> None:
-    assert render.section_text(render.history_section([])) == "Nothing has happened yet."
-    assert "Nothing has happened yet." in render.section_html(render.history_section([]))
+    for section in (render.section_text, render.section_html):
+        assert "Nothing has happened yet." in section(render.history_section([]))
 
 
 def test_help_is_complete() -> None:
@@ -265,23 +265,23 @@ def test_who_waits_is_told_on_a_terminal_too_where_she_would_not() -> None:
         assert render.waiting_line({**waits, "hints": wrong}, 5).endswith("5 s so far")
 
 
-def test_what_one_shares_with_oneself_is_said() -> None:
-    mine = Grant("l", (GrantedGpu("GPU-a", 0, "L4", 24 * GIB, 24 * GIB, ("first.ipynb",)),))
-    assert render.grant_words(mine) == "GPU 0 (24 GiB, shared with your first.ipynb)"
-    part = GrantedGpu("GPU-a", 1, "L4", 8 * GIB, 24 * GIB, ("a", "b", "c"))
-    words = "GPU 1 (8 GiB of 24 GiB, shared with your a, b and c)"
-    assert render.grant_words(Grant("l", (part,))) == words
+def gpu(at: int, memory: int, *mine: str) -> GrantedGpu:
+    return GrantedGpu(f"GPU-{at}", at, "L4", memory * GIB, 24 * GIB, mine)
 
 
-def test_grants_and_asks_in_words() -> None:
-    grant = Grant(
-        "l",
-        (
-            GrantedGpu("GPU-a", 0, "L4", 8 * GIB, 24 * GIB),
-            GrantedGpu("GPU-b", 3, "L4", 24 * GIB, 24 * GIB),
-        ),
-    )
-    assert render.grant_words(grant) == "GPU 0 (8 GiB of 24 GiB) and GPU 3 (all of its 24 GiB)"
+@pytest.mark.parametrize(
+    ("gpus", "words"),
+    [
+        ([gpu(0, 24, "first.ipynb")], "GPU 0 (24 GiB, shared with your first.ipynb)"),
+        ([gpu(1, 8, *"abc")], "GPU 1 (8 GiB of 24 GiB, shared with your a, b and c)"),
+        ([gpu(0, 8), gpu(3, 24)], "GPU 0 (8 GiB of 24 GiB) and GPU 3 (all of its 24 GiB)"),
+    ],
+)
+def test_grants_in_words(gpus: list[GrantedGpu], words: str) -> None:
+    assert render.grant_words(Grant("l", tuple(gpus))) == words
+
+
+def test_asks_in_words() -> None:
     assert render.ask_words(Ask()) == "1 GPU"
     assert render.ask_words(Ask(2, GIB, "batch")) == "2 GPUs with 1 GiB on each, class batch"
 

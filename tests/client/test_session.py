@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.node import until
-from support.scripted_node import GPU, LEASE, SECRET, ScriptedNode, Visitor
+from support.scripted_node import GPU, LEASE, SECRET, Script, ScriptedNode, Visitor, plays
 
 from jupyter_gpushare.client.errors import LeaseLost, NodeUnavailable
 from jupyter_gpushare.client.session.session import Link, Session
@@ -66,36 +66,39 @@ def ask(session: Session, recorder: Recorder, wait_timeout: float = 0.0) -> dict
 # -- a node manager that is no use -------------------------------------------------------
 
 
-def trickle(visitor: Visitor) -> None:
-    visitor.read()
-    with contextlib.suppress(OSError):
-        for _ in range(1000):
-            visitor.send(b" ")
-            time.sleep(0.02)
+def says(data: bytes) -> Script:
+    return lambda visitor: visitor.send(data)
 
 
-def notices_only(visitor: Visitor) -> None:
-    visitor.read()
-    for _ in range(1000):
-        visitor.notify(Notice.CHANGED, {"status": {}})
-        time.sleep(0.02)
+def expects(method: Method) -> Script:
+    return lambda visitor: visitor.expect(method)
 
 
-BAD_HELLOS: dict[str, Callable[[Visitor], None]] = {
+def again_and_again(part: Script) -> Script:
+    def script(visitor: Visitor) -> None:
+        visitor.read()
+        with contextlib.suppress(OSError):
+            for _ in range(1000):
+                part(visitor)
+                time.sleep(0.02)
+
+    return script
+
+
+BAD_HELLOS: dict[str, Script] = {
     "hangs": Visitor.hang,
-    "closes": lambda visitor: None,
-    "closes after hello": lambda visitor: visitor.read() and None,
-    "nonsense": lambda visitor: visitor.send(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
-    "not JSON-RPC": lambda visitor: visitor.send(b'{"id": 1, "result": {}}\n'),
-    "a result that is no object": lambda visitor: (
-        visitor.answer(visitor.read(), [1, 2]),
-        visitor.hang(),
-    )[0],
-    "half a line": lambda visitor: (visitor.read(), visitor.send(b'{"jsonrpc": "2.'))[0] and None,
-    "no newline ever": lambda visitor: visitor.send(b"x" * (17 * 2**20)),
-    "binary": lambda visitor: visitor.send(bytes(range(256)) * 8 + b"\n"),
-    "trickle": trickle,
-    "notices only": notices_only,
+    "closes": plays(),
+    "closes after hello": Visitor.read,
+    "nonsense": says(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+    "not JSON-RPC": says(b'{"id": 1, "result": {}}\n'),
+    "a result that is no object": plays(
+        lambda visitor: visitor.answer(visitor.read(), [1, 2]), Visitor.hang
+    ),
+    "half a line": plays(Visitor.read, says(b'{"jsonrpc": "2.')),
+    "no newline ever": says(b"x" * (17 * 2**20)),
+    "binary": says(bytes(range(256)) * 8 + b"\n"),
+    "trickle": again_and_again(says(b" ")),
+    "notices only": again_and_again(lambda it: it.notify(Notice.CHANGED, {"status": {}})),
     "refuses": lambda visitor: visitor.refuse(
         visitor.read(), Reason.NOT_ALLOWED, "This token is not known."
     ),
@@ -115,9 +118,7 @@ def test_connecting_is_bounded(kind: str, recorder: Recorder) -> None:
     assert threading.active_count() == before
 
 
-def lives(visitor: Visitor) -> None:
-    visitor.welcome()
-    visitor.live()
+lives = plays(Visitor.welcome, Visitor.live)
 
 
 def test_an_interrupt_while_the_thread_starts_leaves_it_what_it_uses(
@@ -166,11 +167,8 @@ def test_a_node_manager_that_is_being_restarted_is_waited_for(recorder: Recorder
 def test_a_slow_one_that_is_there_is_heard_out(recorder: Recorder) -> None:
     """Though nobody would wait for one that is not."""
 
-    def slow(visitor: Visitor) -> None:
-        time.sleep(0.3)  # longer than is waited for one that is not there
-        visitor.welcome()
-        visitor.live()
-
+    # Longer than is waited for one that is not there.
+    slow = plays(lambda _visitor: time.sleep(0.3), lives)
     with ScriptedNode(slow) as node, opened(node, recorder) as session:
         assert session.link is Link.UP
 
@@ -191,27 +189,15 @@ def test_a_full_backlog_is_no_hang(tmp_path: Any) -> None:
         assert time.monotonic() - begun < BOUND + SLACK
 
 
-def answers_request_with(reply: Callable[[Visitor], None]) -> Callable[[Visitor], None]:
-    def script(visitor: Visitor) -> None:
-        visitor.welcome()
-        reply(visitor)
-
-    return script
-
-
-BAD_REQUESTS: dict[str, Callable[[Visitor], None]] = {
-    "hangs": Visitor.hang,
-    "closes": lambda visitor: visitor.expect(Method.REQUEST) and None,
-    "closes in mid-line": lambda visitor: (
-        visitor.expect(Method.REQUEST),
-        visitor.send(b'{"jsonrpc": "2.0", "id"'),
-    )[1],
-    "nonsense": lambda visitor: (
-        visitor.expect(Method.REQUEST),
-        visitor.send(b"I am a teapot\n"),
-    )[1],
-    "a grant without a lease": lambda visitor: visitor.answer(
-        visitor.expect(Method.REQUEST), {"state": "held"}
+asked = plays(Visitor.welcome, expects(Method.REQUEST))
+BAD_REQUESTS: dict[str, Script] = {
+    "hangs": plays(Visitor.welcome, Visitor.hang),
+    "closes": asked,
+    "closes in mid-line": plays(asked, says(b'{"jsonrpc": "2.0", "id"')),
+    "nonsense": plays(asked, says(b"I am a teapot\n")),
+    "a grant without a lease": plays(
+        Visitor.welcome,
+        lambda visitor: visitor.answer(visitor.expect(Method.REQUEST), {"state": "held"}),
     ),
 }
 
@@ -219,7 +205,7 @@ BAD_REQUESTS: dict[str, Callable[[Visitor], None]] = {
 @pytest.mark.parametrize("kind", BAD_REQUESTS)
 def test_asking_is_bounded(kind: str, recorder: Recorder) -> None:
     with (
-        ScriptedNode(answers_request_with(BAD_REQUESTS[kind])) as node,
+        ScriptedNode(BAD_REQUESTS[kind]) as node,
         opened(node, recorder, BOUND, outage=BOUND) as session,
     ):
         begun = time.monotonic()
@@ -229,8 +215,7 @@ def test_asking_is_bounded(kind: str, recorder: Recorder) -> None:
 
 
 def test_a_call_is_bounded(recorder: Recorder) -> None:
-    hangs = answers_request_with(Visitor.hang)
-    with ScriptedNode(hangs) as node, opened(node, recorder, BOUND) as line:
+    with ScriptedNode(BAD_REQUESTS["hangs"]) as node, opened(node, recorder, BOUND) as line:
         begun = time.monotonic()
         with pytest.raises(NodeUnavailable) as caught:
             line.call(Method.STATUS)
@@ -282,11 +267,7 @@ def test_a_request_that_nobody_waits_for_any_more_is_taken_back(recorder: Record
 
 def test_a_node_manager_that_ends_before_it_answers_is_asked_again(recorder: Recorder) -> None:
     """It may have granted the request: the next one knows it by its id."""
-
-    def ends(visitor: Visitor) -> None:
-        both(visitor)
-
-    with ScriptedNode(ends, grants_at_once) as node, unopened(node, recorder) as session:
+    with ScriptedNode(both, grants_at_once) as node, unopened(node, recorder) as session:
         assert ask(session, recorder)["lease"] == LEASE
         assert len({call.params.request_id for call in node.calls(Method.REQUEST)}) == 1
 
@@ -294,10 +275,11 @@ def test_a_node_manager_that_ends_before_it_answers_is_asked_again(recorder: Rec
 # -- asking and waiting ------------------------------------------------------------------
 
 
-def holds(visitor: Visitor) -> None:
-    visitor.welcome()
-    visitor.grant(visitor.expect(Method.REQUEST))
-    visitor.live()
+queued = plays(Visitor.welcome, lambda visitor: visitor.queue(visitor.expect(Method.REQUEST)))
+queues_for_ever = plays(queued, Visitor.live)
+holds = plays(
+    Visitor.welcome, lambda visitor: visitor.grant(visitor.expect(Method.REQUEST)), Visitor.live
+)
 
 
 def test_the_queue_may_take_longer_than_any_answer(recorder: Recorder) -> None:
@@ -327,12 +309,6 @@ def test_the_queue_may_take_longer_than_any_answer(recorder: Recorder) -> None:
         assert {beat.params.lease for beat in beats} == {LEASE}
 
 
-def queues_for_ever(visitor: Visitor) -> None:
-    visitor.welcome()
-    visitor.queue(visitor.expect(Method.REQUEST))
-    visitor.live()
-
-
 def test_wait_timeout_leaves_the_queue(recorder: Recorder) -> None:
     with ScriptedNode(queues_for_ever) as node, opened(node, recorder) as session:
         began = time.monotonic()
@@ -360,24 +336,14 @@ def test_an_exception_while_waiting_leaves_the_queue(recorder: Recorder) -> None
 
 def test_asking_again_after_a_restart_is_the_same_request(recorder: Recorder) -> None:
     """Crash after the commit, before the reply: the retry must not get a second lease."""
-
-    def dies(visitor: Visitor) -> None:
-        visitor.welcome()
-        visitor.expect(Method.REQUEST)
-
-    with ScriptedNode(dies, holds) as node, opened(node, recorder) as session:
+    with ScriptedNode(asked, holds) as node, opened(node, recorder) as session:
         assert ask(session, recorder)["lease"] == LEASE
         assert [call.params.request_id for call in node.calls(Method.REQUEST)] == ["r1", "r1"]
 
 
 def test_the_place_in_the_queue_survives_a_hang(recorder: Recorder) -> None:
     """No answer to signs of life: the connection is given up, the place is not."""
-
-    def falls_silent(visitor: Visitor) -> None:
-        visitor.welcome()
-        visitor.queue(visitor.expect(Method.REQUEST))
-        visitor.hang()
-
+    falls_silent = plays(queued, Visitor.hang)
     with ScriptedNode(falls_silent, holds) as node, opened(node, recorder, BOUND) as session:
         assert ask(session, recorder)["gpus"] == [GPU]
         assert node.connections == 2
@@ -434,11 +400,11 @@ def test_attaches_again_after_a_restart(recorder: Recorder) -> None:
 
 
 def test_hears_that_the_lease_is_gone_after_a_restart(recorder: Recorder) -> None:
-    def forgot(visitor: Visitor) -> None:
-        visitor.welcome()
-        visitor.refuse(visitor.expect(Method.ATTACH), Reason.UNKNOWN_LEASE, "No such lease.")
-        visitor.live()
-
+    forgot = plays(
+        Visitor.welcome,
+        lambda it: it.refuse(it.expect(Method.ATTACH), Reason.UNKNOWN_LEASE, "No such lease."),
+        Visitor.live,
+    )
     with ScriptedNode(holds) as node, opened(node, recorder) as session:
         ask(session, recorder)
         node.restart(forgot)
@@ -459,10 +425,7 @@ def test_only_changes_of_activity_are_told(recorder: Recorder) -> None:
 
 
 def test_a_node_manager_that_breaks_after_each_hello_is_not_rushed(recorder: Recorder) -> None:
-    def breaks(visitor: Visitor) -> None:
-        visitor.welcome()
-        visitor.expect(Method.ATTACH)
-
+    breaks = plays(Visitor.welcome, expects(Method.ATTACH))
     with ScriptedNode(holds, breaks) as node, opened(node, recorder) as session:
         ask(session, recorder)
         node.restart(breaks)
@@ -507,11 +470,7 @@ def test_what_is_given_back_at_the_end_is_answered_first(recorder: Recorder) -> 
 
 def test_hanging_up_just_when_the_wire_breaks_is_no_error(recorder, caplog):
     """Found by the storm of faults: the thread went on with the wire that was closed already."""
-
-    def script(visitor: Visitor) -> None:
-        visitor.welcome(heartbeat_interval=30.0)
-        visitor.hang()
-
+    script = plays(lambda visitor: visitor.welcome(heartbeat_interval=30.0), Visitor.hang)
     with ScriptedNode(script) as node, opened(node, recorder, timeout=5.0) as session:
         # As close() does, but the thread has not looked yet when the wire breaks.
         session.link = Link.CLOSED

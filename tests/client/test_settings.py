@@ -28,21 +28,18 @@ ANYTHING = st.recursive(
 )
 
 
-def test_defaults() -> None:
-    assert read_settings({}) == Settings(Ask(), Fallback.CPU, Acquire.IMPORT, 0.0, 5.0)
-
-
 def test_the_table_of_settings_has_the_defaults_of_the_code() -> None:
     defaults = Settings()
     for name, _variable, default, _bounds, _help in names.SETTINGS:
         assert getattr(getattr(defaults, name), "value", getattr(defaults, name)) == default
-    assert GpuShare().settings() == defaults
+    assert GpuShare().settings() == read_settings({}) == defaults
 
 
 def test_all_of_the_quota_may_be_asked_for_by_any_source() -> None:
     for wish in ("quota", " Quota "):
         assert read_settings({"JUPYTER_GPUSHARE_GPUS": wish}).ask == Ask("quota")
     assert read_settings({"JUPYTER_GPUSHARE_NOTEBOOK": '{"gpus": "quota"}'}).ask == Ask("quota")
+    assert read_settings({"JUPYTER_GPUSHARE_GPUS": "0"}).ask == Ask(0), "none, on purpose"
 
 
 def test_the_stronger_source_wins_word_by_word() -> None:
@@ -112,10 +109,6 @@ def test_a_bad_value_leaves_the_next_source_in_force() -> None:
     assert settings.ask == Ask(2, GIB)
     assert len(settings.complaints) == 2
     assert any("GPUS='many'" in text and text.endswith("Using 2.") for text in settings.complaints)
-
-
-def test_no_gpu_on_purpose() -> None:
-    assert read_settings({"JUPYTER_GPUSHARE_GPUS": "0"}).ask.gpus == 0
 
 
 @given(st.dictionaries(st.sampled_from(["gpus", "memory", "class", "x"]), ANYTHING))

@@ -374,14 +374,6 @@ def test_threads_take_one_lease(torch: Any, cuda: Cuda) -> None:
     assert [call[0] for call in cuda.calls] == ["init", "limit"]
 
 
-def test_a_torch_without_cuda_never_takes_a_lease(torch: Any) -> None:
-    if hasattr(torch._C, "_cuda_getDeviceCount"):
-        pytest.skip("this torch has CUDA")
-    before = torch.cuda._lazy_init
-    TorchAdapter().first_use(torch, lambda: None, lambda: 1)
-    assert torch.cuda._lazy_init is before
-
-
 def test_steps_are_measured_and_memory_parked_once_there_is_a_lease(torch: Any, cuda: Cuda) -> None:
     adapter = TorchAdapter()
     adapter.after(torch, None)
@@ -405,9 +397,12 @@ def test_steps_are_measured_and_memory_parked_once_there_is_a_lease(torch: Any, 
         meter.uninstall()
 
 
-def test_a_torch_without_cuda_is_not_measured(torch: Any) -> None:
+def test_a_torch_without_cuda_takes_no_lease_and_is_not_measured(torch: Any) -> None:
     if hasattr(torch._C, "_cuda_getDeviceCount"):
         pytest.skip("this torch has CUDA")
+    before = torch.cuda._lazy_init
     adapter = TorchAdapter()
+    adapter.first_use(torch, lambda: None, lambda: 1)
+    assert torch.cuda._lazy_init is before
     adapter.after(torch, grant(8 * GIB))
     assert adapter.meter is None

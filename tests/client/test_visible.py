@@ -32,6 +32,9 @@ def test_shows_the_lease() -> None:
     assert environ == {VISIBLE: f"{A},{B}"}
     assert visible.is_ours
     assert visible.show(Grant("lease", GPUS[:1])) is None, "our own value is nobody's wish"
+    environ[VISIBLE] = "0"
+    assert visible.show(GRANT) == "0", "it tells what it replaces"
+    assert environ[VISIBLE] == f"{A},{B}"
 
 
 def test_a_part_of_a_gpu_has_two_numbers() -> None:
@@ -73,12 +76,6 @@ def test_with_mps_a_predicted_share_bounds_what_it_computes_at_once(tmp_path: Pa
     users = {**pipes, THREADS: "70"}
     Visible(users).show(GRANT._replace(share=30))
     assert users[THREADS] == "70"
-
-
-def test_tells_what_it_replaces() -> None:
-    environ = {VISIBLE: "0"}
-    assert Visible(environ).show(GRANT) == "0"
-    assert environ[VISIBLE] == f"{A},{B}"
 
 
 @pytest.mark.parametrize("nothing", ["", " ", "-1", "NoDevFiles"])

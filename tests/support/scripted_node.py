@@ -131,7 +131,17 @@ class Visitor:
             self.read()
 
 
-Script = Callable[[Visitor], None]
+Script = Callable[[Visitor], object]
+
+
+def plays(*parts: Script) -> Script:
+    """A script of these parts, one after the other."""
+
+    def script(visitor: Visitor) -> None:
+        for part in parts:
+            part(visitor)
+
+    return script
 
 
 class ScriptedNode:
