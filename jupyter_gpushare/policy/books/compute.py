@@ -136,8 +136,7 @@ def work_left(state: State, name: LeaseId) -> float | None:
     total = told.total if told.total is not None or known is None else known.total
     if total is not None:
         return max(0, total - told.done) * told.seconds
-    lease = state.leases[name]
-    expected = foreseen(state, lease)
+    expected = foreseen(state, state.leases[name])
     if known is None or expected is None or expected.seconds is None:
         return None
     return max(0.0, expected.seconds - told.done * told.seconds)

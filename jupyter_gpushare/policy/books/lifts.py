@@ -69,8 +69,7 @@ def followers_on(state: State, key: ReservationKey) -> list[Lease]:
 
 def most_lifted(state: State, key: ReservationKey) -> int:
     """Bytes by which the tasks of a reservation are lifted, as they were told last."""
-    lifted = (lifted_by(state, lease.id, key[1]) for lease in lifted_on(state, key))
-    return max(lifted, default=0)
+    return max((lifted_by(state, lease.id, key[1]) for lease in lifted_on(state, key)), default=0)
 
 
 def lifted_by(state: State, name: LeaseId, gpu: GpuUuid) -> int:

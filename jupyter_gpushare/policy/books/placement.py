@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ..words.model import Allocation, Bytes, GpuUuid, Quota, RefusalReason
 from ..words.promises import WHOLE, Expected
@@ -134,6 +135,7 @@ class Granted:
 class NoRoom:
     """It fits the quota and the node, but not now. ``new``/``reusable`` are GPU counts."""
 
+    allocations: ClassVar[tuple[Allocation, ...]] = ()
     new: int
     reusable: int
 
@@ -142,6 +144,7 @@ class NoRoom:
 class Refused:
     """It can never be; ``numbers`` are what was asked and what is allowed."""
 
+    allocations: ClassVar[tuple[Allocation, ...]] = ()
     reason: RefusalReason
     numbers: dict[str, int | None] = field(default_factory=dict)
 

@@ -231,8 +231,7 @@ class Queue:
         leases = self.lanes.get(lane)
         if not leases:
             return None
-        head = self.waiting[leases[0]]
-        return (self.keys.get(lane[1], -math.inf), head.order, lane[1])
+        return (self.keys.get(lane[1], -math.inf), self.waiting[leases[0]].order, lane[1])
 
     def _listed(self, lane: _Lane, before: Queue) -> Queue:
         """The queue with a lane at its place, which was another ``before``."""

@@ -83,9 +83,9 @@ class QuotaBook:
 
     def lends(self, environment: EnvironmentName, gpus: int) -> bool:
         """Whether a new task may have so many GPUs by a loan that is valid, if one is needed."""
-        if self.pool is None:
-            return True
-        return self.is_lent(environment) and gpus <= self.lent[environment].loan.quota.gpus
+        lent = self.lent.get(environment)
+        has = lent is not None and not lent.stale and gpus <= lent.loan.quota.gpus
+        return self.pool is None or has
 
     def most(self, environment: EnvironmentName) -> Quota:
         """The quota beyond which a request is refused for good; less than that it waits for."""
@@ -182,10 +182,8 @@ class QuotaBook:
     def event(self, edit: cmd.EditsBook) -> ev.QuotaChanged | None:
         """What follows from an edit; ``None``: nothing was set that could be taken back."""
         environment, group = edit.environment, edit.group
-        if environment is None:
-            known = self.group_overrides.get(group)
-        else:
-            known = self.overrides.get(environment)
+        of_group = self.group_overrides.get(group)
+        known = of_group if environment is None else self.overrides.get(environment)
         if isinstance(edit, cmd.SetQuota):
             change = Own(edit.quota, edit.named)
             if environment is None:

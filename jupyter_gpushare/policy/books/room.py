@@ -317,8 +317,7 @@ def _is_taken(books: GpuState, without: int, freed: int) -> bool:
 
     Also one that is parked, or of a lease that has ended, may be there: it has reserved memory.
     """
-    beside = books.tasks > without or books.reserved > freed
-    return beside or books.unleased > books.system
+    return books.tasks > without or books.reserved > freed or books.unleased > books.system
 
 
 class Taken:

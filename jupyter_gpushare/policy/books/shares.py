@@ -104,9 +104,7 @@ def bounded(state: State, lease: LeaseId, figures: Iterable[Figures]) -> Iterato
 
 def has_changed(before: Figures | None, told: Figures, grain: int) -> bool:
     """Whether new figures differ enough for an event."""
-    if before is None:
-        return True
-    return any(
+    return before is None or any(
         abs(old - new) >= grain
         for old, new in (
             (before.persistent, told.persistent),

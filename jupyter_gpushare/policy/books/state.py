@@ -198,8 +198,8 @@ class Lease:
     @property
     def can_give(self) -> bool:
         """Whether it is idle and holds GPUs, or is parked and left something on them."""
-        idle = self.phase is LeasePhase.HELD and self.activity is Activity.IDLE
-        return idle or self.has_residue
+        is_idle = self.activity is Activity.IDLE
+        return (self.phase is LeasePhase.HELD and is_idle) or self.has_residue
 
     @property
     def can_be_asked(self) -> bool:
@@ -411,8 +411,7 @@ class State:
         limit = None if claim is None else claim.limit
         if limit is None or limit.began is not None:
             return limit
-        own = self.leases[name].allocations
-        return limit if Allocation(gpu, limit.memory) not in own else None
+        return limit if Allocation(gpu, limit.memory) not in self.leases[name].allocations else None
 
     @property
     def is_lifted(self) -> bool:
@@ -549,22 +548,18 @@ class State:
         Who would have other GPUs by the whole quota waits until the pool has answered.
         Without a valid loan no task begins; a parked one goes on by the last that it had.
         """
-        book, asked = self.quotas, lease.request.gpus
-        if book.pool is None:
-            return False
-        if asked > book.most(lease.environment).gpus:
+        book, asked, who = self.quotas, lease.request.gpus, lease.environment
+        if book.pool is None or asked > book.most(who).gpus:
             return False  # it is refused when it is looked at
-        who, lent = lease.environment, self.quota_of(lease).gpus
-        is_new = lease.phase is LeasePhase.QUEUED
-        if asked > lent or (is_new and not book.lends(who, asked)):
+        lent = self.quota_of(lease).gpus
+        if asked > lent or (lease.phase is LeasePhase.QUEUED and not book.lends(who, asked)):
             return True
         # It could share the GPUs that its environment has; the pool is asked for others first.
         known = book.lent.get(who)
         if known is None or known.stale or known.loan.reclaim or lent >= known.loan.whole:
             return False
-        if known.answered >= lease.requested_at:
-            return False
-        return sum(who == name for name, _gpu in self.reservations) + asked > lent
+        held = sum(who == name for name, _gpu in self.reservations)
+        return known.answered < lease.requested_at and held + asked > lent
 
     def lacks_gpus(self, lease: Lease) -> bool:
         """Whether a request must wait until missing GPUs are back. O(GPUs)."""
@@ -575,9 +570,8 @@ class State:
         asked, memory = lease.request.gpus, lease.request.memory
         if asked > quota.gpus or (memory and quota.memory is not None and memory > quota.memory):
             return False  # it is refused when it is looked at
-        if self._could_have(lease, quota.gpus, missing) >= asked:
-            return False
-        return self._could_have(lease, quota.gpus, set()) >= asked
+        now = self._could_have(lease, quota.gpus, missing)
+        return now < asked <= self._could_have(lease, quota.gpus, set())
 
     def _could_have(self, lease: Lease, most: int, missing: set[GpuUuid]) -> int:
         """The most GPUs that a request could get if no other environment held any."""
@@ -617,10 +611,7 @@ class State:
         A parked task waits until the memory that it gave back is really free. A request that needs
         GPUs that are out of service, or do not work, waits for those.
         """
-        if lease.phase is LeasePhase.PARKED and any(
-            lease.id in self.gpus[part.gpu].draining for part in lease.allocations
-        ):
-            return True
-        if self.budget(lease.environment).level is BudgetLevel.SPENT or self.lacks_loan(lease):
-            return True
-        return self.lacks_gpus(lease)
+        gpus = (self.gpus[part.gpu] for part in lease.allocations)
+        drains = lease.phase is LeasePhase.PARKED and any(lease.id in one.draining for one in gpus)
+        spent = self.budget(lease.environment).level is BudgetLevel.SPENT
+        return drains or spent or self.lacks_loan(lease) or self.lacks_gpus(lease)

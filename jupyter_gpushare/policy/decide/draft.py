@@ -127,11 +127,9 @@ def own_lease(
     found = draft.state.leases.get(lease)
     if found is None or found.phase is LeasePhase.ENDED:
         return None
-    if not is_own(found.environment, environment, servers=servers):
-        return None
-    if process is not None and process not in found.members:
-        return None
-    return found
+    is_theirs = is_own(found.environment, environment, servers=servers)
+    is_member = process is None or process in found.members
+    return found if is_theirs and is_member else None
 
 
 def goes_on(draft: Draft, lease: Lease) -> bool:

@@ -145,8 +145,7 @@ def _release(draft: Draft, command: cmd.Release) -> Decision:
     is_task = command.ends == lease.task.process
     if command.ends is not None and (not is_task or goes_on(draft, lease)):
         return Done(lease.id)
-    queued = lease.phase is LeasePhase.QUEUED
-    reason = EndReason.CANCELLED if queued else EndReason.RELEASED
+    reason = EndReason.CANCELLED if lease.phase is LeasePhase.QUEUED else EndReason.RELEASED
     draft.end(lease, reason, by=None if own else command.environment)
     serve(draft)
     return Done(lease.id)

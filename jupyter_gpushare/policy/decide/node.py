@@ -73,11 +73,10 @@ def _list_gpus(draft: Draft, gpus: Iterable[Gpu]) -> None:
     for uuid, books in tuple(draft.state.gpus.items()):
         if uuid in present:
             continue
-        if books.reserved:  # also what a parked or ended task left there
-            if books.problem != texts.NOT_IN_NODE:
-                draft.emit(ev.GpuProblemChanged(draft.at, uuid, texts.NOT_IN_NODE))
-        else:
+        if not books.reserved:
             draft.emit(ev.GpuRemoved(draft.at, uuid))
+        elif books.problem != texts.NOT_IN_NODE:  # also what a parked or ended task left there
+            draft.emit(ev.GpuProblemChanged(draft.at, uuid, texts.NOT_IN_NODE))
     out_of_service.keep_out(draft)
 
 

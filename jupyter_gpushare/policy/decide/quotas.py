@@ -74,8 +74,7 @@ def configure(draft: Draft, command: cmd.ConfigureQuotas) -> Decision:
 @decides(cmd.Introduce)
 def introduce(draft: Draft, command: cmd.Introduce) -> Decision:
     """Take in the groups that identity told of an environment."""
-    known = draft.state.quotas.groups_of.get(command.environment, ())
-    if known != command.groups:
+    if draft.state.quotas.groups_of.get(command.environment, ()) != command.groups:
         draft.emit(ev.GroupsChanged(draft.at, command.environment, command.groups))
         weigh(draft, (command.environment,))
         serve(draft)

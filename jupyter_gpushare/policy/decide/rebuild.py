@@ -162,11 +162,9 @@ def _beyond(state: State, command: cmd.Present) -> Iterator[tuple[GpuUuid, int]]
 
 def _why_not(state: State, command: cmd.Present, config: PolicyConfig) -> str | None:
     voucher, task = command.voucher, command.voucher.task
-    if not _counts(state, command):
-        return texts.UNKNOWN_LEASE
     asked = state.asked(task.process, voucher.request.request_id)
-    if asked not in (None, voucher.lease):
-        return texts.UNKNOWN_LEASE  # the task has asked anew meanwhile
+    if not _counts(state, command) or asked not in (None, voucher.lease):
+        return texts.UNKNOWN_LEASE  # or the task has asked anew meanwhile
     if voucher.lease not in state.leases:
         why = too_many_leases(state, config, task.process, voucher.environment)
         if why is not None:

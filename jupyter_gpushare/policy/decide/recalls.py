@@ -76,8 +76,7 @@ def _is_at_work(state: State, lease: Lease) -> bool:
     recall = state.memory_recall(lease.id)
     if recall is None or recall.why is Why.RECLAIMED_AT_WORK:
         return False  # what the pool asked back it does not have again by itself
-    asked = recall.why.at_work and (recall.is_out or recall.moving > 0)
-    return asked and computes(lease)
+    return recall.why.at_work and (recall.is_out or recall.moving > 0) and computes(lease)
 
 
 def _goes_further(lease: Lease, rung: Rung) -> bool:
@@ -105,8 +104,7 @@ def _plan_parking(draft: Draft, command: cmd.PlanParking, lease: Lease) -> Decis
     recall = draft.state.memory_recall(lease.id)
     at_gate = _gives_at_gate(draft.state, lease, recall)
     if not (lease.can_give or at_gate) or len(lease.members) > 1:
-        queued = lease.phase is LeasePhase.QUEUED
-        text = texts.NOTHING_TO_PARK if queued else texts.NOT_IDLE
+        text = texts.NOTHING_TO_PARK if lease.phase is LeasePhase.QUEUED else texts.NOT_IDLE
         return Refuse(RefusalReason.BAD_REQUEST, text)
     if at_gate and _link_is_busy(draft, lease):
         return Refuse(RefusalReason.RATE_LIMITED, texts.LINK_IS_BUSY)
@@ -170,8 +168,7 @@ def _keep(draft: Draft, command: cmd.Keep, lease: Lease) -> Decision:
     stop = draft.state.recall(lease.id, Give.STOP)
     if stop is not None and stop.is_asked:
         # No `LeaseKept`: nothing is done to a program that goes on.
-        kept = RecallPhase.KEPT
-        draft.emit(ev.RecallMoved(draft.at, lease.id, Give.STOP, kept, stop.why))
+        draft.emit(ev.RecallMoved(draft.at, lease.id, Give.STOP, RecallPhase.KEPT, stop.why))
         ask_back(draft)
     elif _is_asked(draft.state, lease.id):
         draft.emit(ev.LeaseKept(draft.at, lease.id, lease.environment, command.why))

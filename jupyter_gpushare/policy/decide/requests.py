@@ -106,8 +106,7 @@ def _class_now(
         and lease.request.priority_class is PriorityClass.INTERACTIVE
         and (lease.phase is LeasePhase.HELD or name in state.queue.waiting)
     )
-    beyond = others + request.gpus > bound
-    return PriorityClass.BATCH if beyond else PriorityClass.INTERACTIVE
+    return PriorityClass.BATCH if others + request.gpus > bound else PriorityClass.INTERACTIVE
 
 
 def _of_parts(draft: Draft, command: cmd.RequestLease) -> cmd.RequestLease:
@@ -154,18 +153,15 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
         return Refuse(
             RefusalReason.RATE_LIMITED, texts.waiting_limit_text(limit), {"waiting": limit}
         )
-    process = command.task.process
-    why = too_many_leases(state, draft.config, process, command.environment)
+    why = too_many_leases(state, draft.config, command.task.process, command.environment)
     if why is not None:
         return Refuse(RefusalReason.RATE_LIMITED, why)
     if not command.wait:
-        budget = state.budget(command.environment)
-        if budget.level is BudgetLevel.SPENT:
+        if state.budget(command.environment).level is BudgetLevel.SPENT:
             text = spent_text(state, command.environment, draft.config, draft.at)
             return Refuse(RefusalReason.NO_RESOURCES, text)
         if not state.quotas.lends(command.environment, request.gpus):
-            who = command.environment
-            text = texts.lacks_loan_text(state.quotas, who, request.gpus, draft.at)
+            text = texts.lacks_loan_text(state.quotas, command.environment, request.gpus, draft.at)
             return Refuse(RefusalReason.NO_RESOURCES, text)
         barred = state.rebuild or state.queue.first_urgent()
         newcomer = Lease(
@@ -178,10 +174,9 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
         )
         if barred or not isinstance(fit(draft, newcomer), Granted):
             return not_now(state)
-        if request.priority_class is PriorityClass.BATCH:
-            trial = Draft(state, draft.config, draft.at)
-            if not isinstance(_enqueue(trial, command), Grant):
-                return not_now(state)
+        trial, kind = Draft(state, draft.config, draft.at), request.priority_class
+        if kind is PriorityClass.BATCH and not isinstance(_enqueue(trial, command), Grant):
+            return not_now(state)
     return None
 
 

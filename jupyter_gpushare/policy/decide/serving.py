@@ -52,9 +52,7 @@ def waits_for_link(draft: Draft, lease: Lease) -> frozenset[GpuUuid]:
     shut = links.shut(draft.state, lease, draft.at)
     if not shut or isinstance(_fit(draft, lease, shut), Granted):
         return frozenset()
-    found = _fit(draft, lease, frozenset())
-    parts = found.allocations if isinstance(found, Granted) else ()
-    return frozenset(part.gpu for part in parts)
+    return frozenset(part.gpu for part in _fit(draft, lease, frozenset()).allocations)
 
 
 View = Callable[[tuple[GpuRoom, ...]], tuple[GpuRoom, ...]]
@@ -84,9 +82,8 @@ def settle_sharing(draft: Draft) -> None:
 
 def grant(draft: Draft, item: Waiting, granted: Granted) -> None:
     """Give a waiting request what was found for it."""
-    for part in granted.allocations:
-        if not draft.state.takers and not draft.state.regions:
-            break
+    in_turns = draft.state.takers or draft.state.regions
+    for part in granted.allocations if in_turns else ():
         state, config = draft.state, draft.config
         room_for_it = shares.make_room(state, config, part.gpu, item.environment, part.memory)
         if room_for_it is not None:
@@ -121,10 +118,8 @@ def delays(draft: Draft, item: Waiting, granted: Granted) -> bool:
     if item.priority_class is not PriorityClass.BATCH:
         return False
     first = backfill.first_interactive(draft.state)
-    if first is None:
-        return False
-    start = backfill.start_of(draft.state, draft.config, first, draft.at)
-    if start is None:
+    start = first and backfill.start_of(draft.state, draft.config, first, draft.at)
+    if first is None or not start:
         return False
     when, gone = start
     lease, gpus = draft.state.leases[item.lease], [part.gpu for part in granted.allocations]

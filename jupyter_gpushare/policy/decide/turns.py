@@ -51,8 +51,7 @@ def _join_turns(
     state, name = draft.state, lease.id
     in_time = any(shares.in_time(state, draft.config, part.gpu) for part in lease.allocations)
     known = state.taker(name)
-    has_gate_now = known.by_lock and not by_lock
-    is_news = name not in state.takers or has_gate_now
+    is_news = name not in state.takers or (known.by_lock and not by_lock)
     is_news |= known.leader != leader and not known.overran
     if can and in_time and lease.phase is LeasePhase.HELD and is_news:
         draft.emit(ev.TurnsJoined(draft.at, name, by_lock, leader))
@@ -142,8 +141,7 @@ def _has_cleared(draft: Draft, name: LeaseId) -> None:
     """It says that what is temporary is dropped; if that was asked for, it is measured now."""
     recall = draft.state.recall(name, Give.CACHE)
     if recall is not None and recall.phase is RecallPhase.TOLD:
-        answered = RecallPhase.ANSWERED
-        draft.emit(ev.RecallMoved(draft.at, name, Give.CACHE, answered, recall.why))
+        draft.emit(ev.RecallMoved(draft.at, name, Give.CACHE, RecallPhase.ANSWERED, recall.why))
 
 
 @of_task(cmd.EmptyCache)

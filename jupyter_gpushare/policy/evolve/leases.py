@@ -18,7 +18,7 @@ from ..words.model import (
     TaskKind,
 )
 from ..words.moves import LEASE_MOVES, InvariantBroken, move
-from ..words.recalls import MEMORY, Give, RecallKey, RecallPhase
+from ..words.recalls import MEMORY, Give, RecallKey, RecallPhase, moved
 from . import memory, promises, recalls, turns
 from .steps import (
     changed,
@@ -108,7 +108,7 @@ def _stop_offered(state: State, event: ev.StopOffered) -> State:
         return state
     # It goes on; the clock of asking runs on, too.
     key = RecallKey(event.lease, Give.STOP)
-    return recalls.move(state, key, RecallPhase.KEPT, event.at)
+    return recalls.put(state, key, moved(recall, key, RecallPhase.KEPT, event.at))
 
 
 @evolves(ev.LineLooked)
@@ -185,10 +185,9 @@ def _resume_cancelled(state: State, event: ev.ResumeCancelled) -> State:
 @evolves(ev.LeaseGranted)
 def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
     before = lease_of(state, event.lease)
-    phase = move(LEASE_MOVES, before.phase, LeasePhase.HELD, f"lease {before.id}")
     lease = replace(
         before,
-        phase=phase,
+        phase=move(LEASE_MOVES, before.phase, LeasePhase.HELD, f"lease {before.id}"),
         allocations=event.gpus,
         activity=event.activity,
         granted_at=event.at,

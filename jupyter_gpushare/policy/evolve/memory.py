@@ -93,11 +93,9 @@ def told(state: State, event: ev.LimitTold) -> State:
         if (part.memory - own.memory if own else 0) < burst:
             # Told again on its way back: the bound does not start anew.
             began = event.at if before is None or before.began is None else before.began
-        limit = Limit(part.memory, event.at, began)
-        state = changed_claim(state, lease.id, part.gpu, limit=limit)
+        state = changed_claim(state, lease.id, part.gpu, limit=Limit(part.memory, event.at, began))
         if before is not None and part.memory < before.memory:
-            books = replace(books_of(state, part.gpu), lowered_at=event.at)
-            state = put_books(state, books)
+            state = put_books(state, replace(books_of(state, part.gpu), lowered_at=event.at))
     return state
 
 
@@ -117,11 +115,8 @@ def followed(state: State, event: ev.ReservationFollowed) -> State:
     key = (event.environment, event.gpu)
     held = state.reservations[key]
     by_turns = held.full is not None
-    if by_turns:
-        held = replace(held, full=event.reserved)
-    else:
-        held = replace(held, memory=event.reserved, lifted=event.reserved - event.memory)
-    state = reserve(state, key, held)
+    plain = replace(held, memory=event.reserved, lifted=event.reserved - event.memory)
+    state = reserve(state, key, replace(held, full=event.reserved) if by_turns else plain)
     for name, peak in event.peaks:
         lease = lease_of(state, name)
         peaks = {part.gpu: part for part in lease.peaks}
@@ -135,8 +130,7 @@ def followed(state: State, event: ev.ReservationFollowed) -> State:
         parts[event.gpu] = event.memory
         allocations = tuple(Allocation(gpu, memory) for gpu, memory in parts.items())
         state = changed(state, lease.id, allocations=allocations)
-        limited = None if by_turns else limit
-        state = changed_claim(state, lease.id, event.gpu, limit=limited)
+        state = changed_claim(state, lease.id, event.gpu, limit=None if by_turns else limit)
     return state
 
 

@@ -96,8 +96,7 @@ def over_limit_staged(state: State, event: ev.OverLimitStaged) -> State:
 def _rebuild_changed(state: State, event: ev.RebuildChanged) -> State:
     if event.until is None:
         return replace(state, rebuild=None)
-    known = state.rebuild or Rebuild(event.until)
-    return replace(state, rebuild=replace(known, until=event.until))
+    return replace(state, rebuild=replace(state.rebuild or Rebuild(0.0), until=event.until))
 
 
 @evolves(ev.LeasePresented)

@@ -45,9 +45,13 @@ def parked(lease: Lease, held: float, *, at_work: bool) -> Request:
 
 @evolves(ev.PromiseMade)
 def _made(state: State, event: ev.PromiseMade) -> State:
-    had = attained(state, event.lease, event.at)
     made = Promised(
-        event.promise, event.named, event.at, Meter(event.at), event.total, attained=had
+        event.promise,
+        event.named,
+        event.at,
+        Meter(event.at),
+        event.total,
+        attained=attained(state, event.lease, event.at),
     )
     return replace(
         changed(state, event.lease, progress=None),  # its steps are counted anew

@@ -8,20 +8,13 @@ from collections.abc import Iterable
 from ..books.state import State
 from ..books.table import replace
 from ..words import events as ev
-from ..words.model import Allocation, LeaseId
+from ..words.model import LeaseId
 from ..words.recalls import MEMORY, Give, Recall, RecallKey, RecallPhase, Why, moved
 from .steps import evolves
 
 
 def put(state: State, key: RecallKey, recall: Recall) -> State:
     return replace(state, recalls=state.recalls.set(key, recall))
-
-
-def move(
-    state: State, key: RecallKey, phase: RecallPhase, at: float, keep: tuple[Allocation, ...] = ()
-) -> State:
-    """The state after a move of a recall that facts in the ledger tell of."""
-    return put(state, key, moved(state.recalls.get(key), key, phase, at, keep=keep))
 
 
 def forget(state: State, lease: LeaseId, gives: Iterable[Give] = MEMORY) -> State:

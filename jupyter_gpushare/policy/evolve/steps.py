@@ -165,8 +165,7 @@ def charge(state: State, environment: EnvironmentName, at: float, gpus: int = 0)
     """Charge use up to ``at``, then use ``gpus`` more (or fewer)."""
     account = state.accounts.get(environment, Account()).settled(at, state.boot.usage_half_life)
     account = replace(account, gpus=account.gpus + gpus)
-    weight = state.quotas.resolve(environment)[0].weight
-    key = account.charge - math.log2(weight)
+    key = account.charge - math.log2(state.quotas.resolve(environment)[0].weight)
     return replace(
         state,
         accounts=state.accounts.set(environment, account),

@@ -123,9 +123,7 @@ def gives_up(state: State, lease: LeaseId, at: float) -> State:
 
 def leave_behind(state: State, lease: LeaseId, at: float) -> State:
     """Its turn is over without its word: temporary memory may still be there."""
-    if lease not in state.takers:
-        return state
-    return _left(state, lease, at)
+    return _left(state, lease, at) if lease in state.takers else state
 
 
 def _left(state: State, lease: LeaseId, since: float | None) -> State:

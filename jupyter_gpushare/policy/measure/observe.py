@@ -111,13 +111,12 @@ def observe(
     yield from _uses(state, seen, at)
     yield from _flags(state, seen, current, at, config)
     works = set[LeaseId]().union(*(parts.worked for parts in seen.values()))
-    over: dict[FlagKey, watchdog.Over] = {
-        (gpu, process, kind): watchdog.Over(lease, size, lease in works)
-        for (gpu, process, kind), size in current.items()
-        if kind is FlagKind.OVER_LIMIT and size is not None
-        for lease in (seen[gpu].owner[process],)
+    over = {
+        key: (seen[key[0]].owner[key[1]], size)
+        for key, size in current.items()
+        if key[2] is FlagKind.OVER_LIMIT and size is not None
     }
-    yield from watchdog.step(state, over, at, config)
+    yield from watchdog.step(state, over, works, at, config)
     quiet = {gpu: parts.present - parts.moved for gpu, parts in seen.items() if not parts.opaque}
     yield from stillness.look_at_stalled(state, vitals, quiet, at, config)
     worked = {
@@ -253,8 +252,7 @@ def _unleased(
     for lease, gpu in state.claims:
         if gpu == reading.uuid and state.leases[lease].is_resuming:
             # Memory that a resuming task brings back counts as used, whether or not it has arrived.
-            arrived = parts.by_lease.get(lease) or 0
-            missing = room.comes_back(state.leases[lease]) - arrived
+            missing = room.comes_back(state.leases[lease]) - (parts.by_lease.get(lease) or 0)
             used[state.leases[lease].environment] += max(0, missing)
     excess = shares.excess(state, reading.uuid, used)
     nameless, system = 0, parts.system

@@ -7,8 +7,7 @@ parked. The setting `audit_action` is the last resort: nothing, by default.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Set
 from typing import Final
 
 from ..books.state import Flag, FlagKey, State
@@ -38,42 +37,37 @@ def following(stage: OverLimitStage | None) -> OverLimitStage | None:
     return ORDER[at] if at < len(ORDER) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Over:
-    """A process over its limit as measured now: its lease, and its environment's use (bytes).
-
-    ``works``: the GPUs were at work for the lease.
-    """
-
-    lease: LeaseId
-    used: Bytes
-    works: bool
-
-
 def step(
-    state: State, over: Mapping[FlagKey, Over], at: float, config: PolicyConfig
+    state: State,
+    over: Mapping[FlagKey, tuple[LeaseId, Bytes]],
+    works: Set[LeaseId],
+    at: float,
+    config: PolicyConfig,
 ) -> Iterator[ev.Event]:
-    """The steps due at ``at`` for flagged processes that are still ``over`` their limits."""
+    """The steps due at ``at`` for flagged processes that are still ``over`` their limits.
+
+    Each with its lease, and its environment's use in bytes. For those that ``works`` has the GPUs
+    were at work.
+    """
     # Once, also where it is over its limit on several GPUs.
     trimmed, asked = set[LeaseId](), set[LeaseId]()
-    for key, now in sorted(over.items(), key=lambda entry: repr(entry[0])):
+    for key, (name, used) in sorted(over.items(), key=lambda entry: repr(entry[0])):
         gpu, process, _kind = key
-        flag, lease = state.flags.get(key), state.leases[now.lease]
+        flag, lease = state.flags.get(key), state.leases[name]
         if flag is None or lease.phase is LeasePhase.ENDED:
             continue
         stage = following(flag.stage)
         if stage is not None and at - flag.since >= due(config, stage):
             held = state.reservations[(lease.environment, gpu)].memory
             yield ev.OverLimitStaged(
-                at, lease.id, lease.environment, gpu, process, stage, now.used, held
+                at, lease.id, lease.environment, gpu, process, stage, used, held
             )
             trims = stage is OverLimitStage.TRIM and lease.phase is LeasePhase.HELD
             if trims and lease.id not in trimmed:
                 trimmed.add(lease.id)
-                told = RecallPhase.TOLD
-                yield ev.RecallMoved(at, lease.id, Give.CACHE, told, Why.OVER_LIMIT)
+                yield ev.RecallMoved(at, lease.id, Give.CACHE, RecallPhase.TOLD, Why.OVER_LIMIT)
         parks = flag.stage in (OverLimitStage.PARK, OverLimitStage.LAST)
-        if parks and not now.works and lease.id not in asked:
+        if parks and name not in works | asked:
             asked.add(lease.id)
             yield from plan.over_limit(state, lease.id, config, at)
 

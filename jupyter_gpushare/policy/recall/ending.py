@@ -48,9 +48,8 @@ def _idle(state: State, config: PolicyConfig, lease: Lease, at: float) -> float 
 def _stops(state: State, config: PolicyConfig, lease: Lease, at: float) -> float | None:
     recall = state.recall(lease.id, Give.STOP)
     if recall is not None:
-        when = recall.since + config.stop_grace
-        saves = recall.is_out and at <= when + LATE * config.stop_grace
-        return when if saves else None
+        when, late = recall.since + config.stop_grace, LATE * config.stop_grace
+        return when if recall.is_out and at <= when + late else None
     due = stopping.due(state, config, lease)
     return None if due is None else max(at, due) + config.stop_grace
 

@@ -323,8 +323,6 @@ def _by_turns(state: State, back: State, lease: Lease, config: PolicyConfig) -> 
         and state.reservations[(state.leases[name].environment, gpu)].lifted
     )
     placed = plan.place_emptied(back, config, lease, caches)
-    if not isinstance(placed, Granted):
-        return []
     return [part.gpu for part in placed.allocations if state.gpus[part.gpu].lifted]
 
 

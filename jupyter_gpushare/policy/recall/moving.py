@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterable, Iterator, Set
 
 from ..books.demand import attained, computes, ranks, side_by_side, wanting
-from ..books.placement import GpuRoom, Granted
+from ..books.placement import GpuRoom
 from ..books.room import try_place
 from ..books.shares import in_time
 from ..books.state import Lease, State
@@ -140,8 +140,6 @@ def _goes_to(
         )
 
     placed = try_place(state, lease, config, without | {lease.id}, only)
-    if not isinstance(placed, Granted):
-        return frozenset()
     return frozenset(part.gpu for part in placed.allocations)
 
 
@@ -194,6 +192,5 @@ def outranks(state: State, waiting: LeaseId, offer: Offer, at: float) -> bool:
     if offer.why is not Why.SERVED:
         return True
     kind = state.queue.waiting[waiting].priority_class
-    if kind is PriorityClass.INTERACTIVE and levels.is_batch(state, offer.lease):
-        return True
-    return attained(state, offer.lease, at) >= 2 * attained(state, waiting, at)
+    yields = kind is PriorityClass.INTERACTIVE and levels.is_batch(state, offer.lease)
+    return yields or attained(state, offer.lease, at) >= 2 * attained(state, waiting, at)

@@ -222,8 +222,7 @@ def _foreseen(state: State, config: PolicyConfig, at: float) -> dict[LeaseId, Id
         if not idle:
             break
         fits = partial(plan.fits_without, back, config, waiting)
-        needed = offers.fewest(idle, frozenset(), fits)
-        if needed:
+        if needed := offers.fewest(idle, frozenset(), fits):
             found[waiting] = max((idle.pop(name) for name in needed), key=lambda one: one.left)
     return found
 

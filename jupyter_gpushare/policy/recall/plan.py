@@ -83,8 +83,7 @@ def fits_without(
 
     Memory lifted above their allocations comes back for waiting requests.
     """
-    placed = try_place(unlifted(state), state.leases[waiting], config, without)
-    return isinstance(placed, Granted)
+    return isinstance(try_place(unlifted(state), state.leases[waiting], config, without), Granted)
 
 
 def fits_emptied(
@@ -92,8 +91,7 @@ def fits_emptied(
 ) -> bool:
     """Whether a request could be granted if those tasks used no more than they report."""
     caches = ((name, part.gpu) for name in names for part in state.leases[name].allocations)
-    placed = place_emptied(state, config, state.leases[waiting], caches)
-    return isinstance(placed, Granted)
+    return isinstance(place_emptied(state, config, state.leases[waiting], caches), Granted)
 
 
 def place_emptied(
@@ -177,8 +175,7 @@ def _for_memory(
     for key, asked in _helpers(growers, lambda _key: beside, going, grow):
         slack = growing.slack(back, config, key, going)
         for name in asked:
-            stays = _may_stay(state, name, asked, slack)
-            yield first_step(state, config, at, beside[name], stays)
+            yield first_step(state, config, at, beside[name], _may_stay(state, name, asked, slack))
     if not could or not state.has_line:
         return
     fits = partial(fits_without, back, config)
@@ -247,8 +244,7 @@ def _slack(
     rooms = tuple(rooms_without(state, lease.environment, without))
     free = {room.uuid: room.free for room in rooms}
     own = {room.uuid: room.reservation or 0 for room in rooms}
-    placed = try_place(state, lease, config, without)
-    for part in placed.allocations if isinstance(placed, Granted) else ():
+    for part in try_place(state, lease, config, without).allocations:
         free[part.gpu] -= part.memory - own[part.gpu]
     return free
 

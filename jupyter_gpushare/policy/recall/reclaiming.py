@@ -21,10 +21,8 @@ from .offers import Offer, fewest
 
 def reclaimed(state: State, config: PolicyConfig) -> Iterator[Offer]:
     """The newest leases of those who hold more than the pool lends them. O(leases)."""
-    asked = [one.loan for one in state.quotas.lent.values() if one.loan.reclaim]
-    for loan in asked:
-        held = _held(state, loan.environment, frozenset())
-        if len(held) > loan.quota.gpus:
+    for loan in (one.loan for one in state.quotas.lent.values() if one.loan.reclaim):
+        if len(_held(state, loan.environment, frozenset())) > loan.quota.gpus:
             yield from _of(state, config, loan)
 
 
@@ -61,8 +59,8 @@ def _of(state: State, config: PolicyConfig, loan: Loan) -> Iterator[Offer]:
 
     if within(leaves):
         return  # it is on its way back
-    names = fewest(could, leaves, within) or could  # or as many as there are
-    yield from (could[name] for name in names)
+    for name in fewest(could, leaves, within) or could:  # or as many as there are
+        yield could[name]
 
 
 def _offer(state: State, config: PolicyConfig, lease: Lease, loan: Loan) -> Offer | None:

@@ -83,6 +83,5 @@ def promised(state: State, config: PolicyConfig) -> Iterator[Offer]:
 
 def helps(state: State, waiting: LeaseId, offer: Offer) -> bool:
     """Whether this offer may help a request: a program is stopped only for an interactive one."""
-    if offer.give is not Give.STOP:
-        return True
-    return state.queue.waiting[waiting].priority_class is PriorityClass.INTERACTIVE
+    kind = state.queue.waiting[waiting].priority_class
+    return offer.give is not Give.STOP or kind is PriorityClass.INTERACTIVE

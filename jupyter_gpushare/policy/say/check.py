@@ -9,7 +9,7 @@ from ..books import compute
 from ..books.lifts import entitled, followers_on
 from ..books.state import Reservation, ReservationKey, State
 from ..books.table import replace
-from ..words.model import BudgetLevel, Bytes, ClaimPhase, GpuUuid, LeasePhase, PriorityClass
+from ..words.model import BudgetLevel, Bytes, ClaimPhase, GpuUuid, LeasePhase
 from ..words.moves import InvariantBroken
 from ..words.promises import MOST_FLOORS, WHOLE
 from ..words.recalls import MEMORY, Give, RecallKey, RecallPhase
@@ -51,22 +51,20 @@ def _books(state: State) -> None:
     sums: dict[GpuUuid, Counter[str]] = {uuid: Counter() for uuid in state.gpus}
     for key, held in state.reservations.items():
         _require(held.memory > 0, f"reservation {key} is empty")
+        one = counted[key]
         for what in ("claims", "tasks", "named", "following"):
-            right = getattr(held, what) == getattr(counted[key], what)
-            _require(right, f"reservation {key} counts {what} wrong")
+            _require(getattr(held, what) == getattr(one, what), f"{key} counts {what} wrong")
         for what, total in _SUMS.items():
             sums[key[1]][total] += getattr(held, what)
     _shares(state)
     for uuid, books in state.gpus.items():
         for total in _SUMS.values():
-            right = getattr(books, total) == sums[uuid][total]
-            _require(right, f"GPU {uuid}: {total} of its reservations does not add up")
-        promises = books.reserved + books.shared
-        _require(promises <= books.gpu.memory, f"GPU {uuid} is promised twice")
+            added = sums[uuid][total]
+            _require(getattr(books, total) == added, f"GPU {uuid}: {total} does not add up")
+        _require(books.reserved + books.shared <= books.gpu.memory, f"{uuid} is promised twice")
         _require(0 <= books.system <= books.unleased, f"GPU {uuid}: the host's own part is wrong")
     for environment, account in state.accounts.items():
-        used = state.gpus_used(environment)
-        _require(account.gpus == used, f"account of {environment} is wrong")
+        _require(account.gpus == state.gpus_used(environment), f"{environment}'s use is wrong")
 
 
 def _shares(state: State) -> None:
@@ -131,20 +129,19 @@ def _recalls(state: State) -> None:
     for key, recall in state.recalls.items():
         _require(key.lease in state.leases, f"{key.lease} is asked for something and is gone")
         lease = state.leases[key.lease]
+        held = lease.phase is LeasePhase.HELD
         if key.give is Give.CACHE:
-            held = lease.phase is LeasePhase.HELD
             _require(held, f"{key.lease} is asked for its cache and holds no GPU")
         if key.give is Give.TURN:
-            held = state.turn_phase(key.lease) is TurnPhase.HOLDS
-            _require(held, f"{key.lease} is asked for a turn that it has not")
+            holds = state.turn_phase(key.lease) is TurnPhase.HOLDS
+            _require(holds, f"{key.lease} is asked for a turn that it has not")
         if key.give is Give.STOP:
-            batch = lease.request.priority_class is PriorityClass.BATCH
-            holds = lease.phase is LeasePhase.HELD and batch
-            _require(holds, f"{key.lease} is asked to stop and is no batch task with GPUs")
+            batch = held and compute.is_batch(lease)
+            _require(batch, f"{key.lease} is asked to stop and is no batch task with GPUs")
             can = lease.request.stops or not recall.is_out
             _require(can, f"{key.lease} is asked to stop and cannot")
         if key.give in MEMORY:
-            runs = recall.why.at_work and lease.phase is LeasePhase.HELD
+            runs = recall.why.at_work and held
             idle = lease.can_give or runs or recall.phase is RecallPhase.KEPT
             _require(idle, f"{key.lease} is asked for GPUs that it uses or has not")
             _require(not recall.moving or lease.can_give or runs, f"{key.lease} moves nothing")
@@ -168,9 +165,8 @@ def _following(state: State) -> None:
     for key, held in state.reservations.items():
         _require(held.short >= 0, f"{key} needs {held.short} bytes more")
         for lease in followers_on(state, key) if held.full is None else ():
-            part = next(part for part in lease.allocations if part.gpu == key[1])
-            now = entitled(state, key)
-            _require(part.memory == now, f"{lease.id} has {part.memory} of {now} bytes of {key}")
+            mine, now = {p.gpu: p.memory for p in lease.allocations}[key[1]], entitled(state, key)
+            _require(mine == now, f"{lease.id} has {mine} of {now} bytes of {key}")
 
 
 def _queue(state: State) -> None:
@@ -233,5 +229,4 @@ def _loans(state: State) -> None:
     _require(book.pool is not None or not book.lent, "something is lent, and there is no pool")
     for name, one in book.lent.items():
         _require(one.loan.environment == name, f"the loan of {name} is another's")
-        within = one.loan.quota.gpus <= one.loan.whole
-        _require(within, f"{name} is lent more than its whole quota")
+        _require(one.loan.quota.gpus <= one.loan.whole, f"{name} is lent more than its quota")

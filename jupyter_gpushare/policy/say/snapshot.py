@@ -204,8 +204,7 @@ def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
         None if parked else lease.parked,
     )
     if lease.inherited_at is not None:
-        heir = lease.task.process
-        yield ev.LeaseInherited(lease.inherited_at, lease.id, lease.environment, heir)
+        yield ev.LeaseInherited(lease.inherited_at, lease.id, lease.environment, lease.task.process)
     if parked and (was := lease.parked):
         yield ev.LeaseParked(
             lease.changed_at,

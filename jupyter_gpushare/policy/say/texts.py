@@ -413,9 +413,9 @@ DELAYS: Final = (
 
 def stop_text(why: Why, seconds: float) -> str:
     """What a batch program is told that is to save its state and end."""
-    because = why.reason.because
     return (
-        f"This batch program is to save its state and end within {seconds:g} s, because {because}."
+        f"This batch program is to save its state and end within {seconds:g} s, because "
+        f"{why.reason.because}."
     )
 
 

@@ -106,11 +106,10 @@ def _lower(
     if not waits or not lease.request.follows or held.full is None:
         return share
     wanted, size = counted(state, config, share.lease, gpu, held.full), sizes.get(share.lease, 0)
-    if wanted is None or size is None or size > wanted.persistent:
+    if wanted is None or size is None:
         return share
-    if share.persistent - wanted.persistent < LEAST:
-        return share
-    return replace(share, persistent=wanted.persistent)
+    falls = size <= wanted.persistent <= share.persistent - LEAST
+    return replace(share, persistent=wanted.persistent) if falls else share
 
 
 def _grown(

@@ -105,8 +105,7 @@ def rank(state: State, config: PolicyConfig, lease: LeaseId) -> tuple[bool, int,
     """
     turn = state.turns[lease]
     own = level(weight(state, lease), config.quantum)
-    ahead = environment_level(state, config, lease)
-    return is_batch(state, lease), ahead, own, turn.order
+    return is_batch(state, lease), environment_level(state, config, lease), own, turn.order
 
 
 def owed(state: State, config: PolicyConfig, lease: LeaseId) -> float:
@@ -209,8 +208,7 @@ def caught_up(state: State, config: PolicyConfig, holder: LeaseId, waiting: Leas
     used, mine = (_faded(state, _used(state, name), at) for name in (theirs, ours))
     if used <= max(lead, mine):
         return -math.inf
-    others = min(_used(state, theirs), _least_used(state, holder, but=ours))
-    least = _faded(state, others, at)
+    least = _faded(state, min(_used(state, theirs), _least_used(state, holder, but=ours)), at)
     lvl = level(used - least - lead, config.quantum)
     # It is to use so much: a part that fades, as what others used does, and one that does not.
     fades, beyond = (least, lead + reaches(lvl, config.quantum)) if lvl else (used, -lead)

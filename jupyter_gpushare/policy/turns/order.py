@@ -289,14 +289,9 @@ def _enter(state: State, config: PolicyConfig, shared: Sharers, at: float) -> ev
         recall = state.memory_recall(name)
         computes = computes and (recall is None or not recall.moving)  # it stands at its gate
         if computes and not gpus & (taken.keys() | waited_for):
-            return _given(name, gpus, at)
+            return ev.TurnGiven(at, name, tuple(sorted(gpus)))
         return ev.TurnMoved(at, name, TurnPhase.REST, TurnEnd.NEWCOMER)
     return None
-
-
-def _given(name: LeaseId, gpus: frozenset[GpuUuid], at: float) -> ev.TurnGiven:
-    """A turn on ``gpus``, on which this task is gated; on its other GPUs others may have it."""
-    return ev.TurnGiven(at, name, tuple(sorted(gpus)))
 
 
 def _give(state: State, config: PolicyConfig, shared: Sharers, at: float) -> ev.Event | None:
@@ -306,8 +301,8 @@ def _give(state: State, config: PolicyConfig, shared: Sharers, at: float) -> ev.
         waited = at >= state.turns[name].since + config.turn_patience
         if not waited and not has_memory(state, name, gpus):
             continue
-        if not gpus & taken:
-            return _given(name, gpus, at)
+        if not gpus & taken:  # on those GPUs where it is not gated others may have theirs
+            return ev.TurnGiven(at, name, tuple(sorted(gpus)))
         taken |= gpus
     return None
 

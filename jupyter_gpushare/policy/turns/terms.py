@@ -77,8 +77,7 @@ def terms(
     known = compute.foreseen(state, lease)
     least, wish = compute.floor(config, promise, known, total)
     most, why = most_of(state, config, lease)
-    work = None if known is None else known.seconds
-    return _terms(least, wish, most, why, work, total)
+    return _terms(least, wish, most, why, None if known is None else known.seconds, total)
 
 
 def terms_at_best(
@@ -99,8 +98,7 @@ def terms_at_best(
     some: list[Expected | None] = [one for one in request.expected if one.kind in kinds]
     best = min(some or [None], key=lambda one: compute.floor(config, promise, one))
     least, wish = compute.floor(config, promise, best)
-    work = None if best is None else best.seconds
-    return _terms(least, wish, max(0, most), why, work, None)
+    return _terms(least, wish, max(0, most), why, None if best is None else best.seconds, None)
 
 
 def _terms(
