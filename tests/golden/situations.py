@@ -32,7 +32,6 @@ from golden.scene import (
 )
 from support.policy_locks import Room
 from support.policy_loops import KIND, Loops
-from support.policy_moves import drain, given, idle, pin, plan, resume
 from support.policy_moving import Host, Slow, crowded
 from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import BOOT, GIB, World, gpu, plain_config, process
@@ -85,7 +84,7 @@ def busy_and_idle() -> Situation:
     uses(world, ask(world, "alice"), 10, work=0.87)
     uses(world, ask(world, "bob", "read.ipynb"), 3)
     later(world, 400, 100)
-    idle(world, "L2")
+    world.idle("L2")
     later(world, 200, 100)
     facts = {"quotas_as_of": 1_700_000_000.0, "problem": "The driver does not answer."}
     return Situation(world, (ALICE, BOB, OTHER, ROOT), facts=facts, util={0: 0.87})
@@ -124,7 +123,7 @@ def nobody_waits() -> Situation:
     for name in ("alice", "bob"):
         uses(world, ask(world, name), 20, work=0.0)
     world.vitals[2] = Vitals(700.0, is_held=False)
-    idle(world, "L1")
+    world.idle("L1")
     tell(world, cmd.ReportAbility, "L1", Rung.RELEASE, "")
     tell(world, cmd.ReportAbility, "L2", Rung.TRIM, "The driver is older than 570.")
     beats(world, 700, "L1")
@@ -220,22 +219,22 @@ def parked_by_each_rung() -> Situation:
     rungs = ((Rung.RELEASE, 0), (Rung.TRIM, 0), (Rung.STORAGE, 11 * GIB), (Rung.DRIVER, 12 * GIB))
     for rung, memory in rungs:
         lease = ask(world, "alice", f"{rung.value}.ipynb", gib=16)
-        idle(world, lease)
-        given(world, lease, rung, memory, Movable.ANY)
+        world.idle(lease)
+        world.gives(lease, rung, memory, Movable.ANY)
         if rung.stays:
             uses(world, lease, 0.5)
         later(world, 60, 30)
     for what in ("parking", "resuming", "again"):
         lease = ask(world, "alice", f"{what}.ipynb", gib=8)
-        idle(world, lease)
-    given(world, "L6", Rung.DRIVER, 5 * GIB, Movable.ANY)
+        world.idle(lease)
+    world.gives("L6", Rung.DRIVER, 5 * GIB, Movable.ANY)
     later(world, 10, 5)
-    resume(world, "L6")
-    plan(world, "L5", 6 * GIB)
+    world.resume("L6")
+    world.plan("L5", 6 * GIB)
     uses(world, "L7", 6)
     later(world, 3)
-    given(world, "L7", Rung.DRIVER, 6 * GIB, Movable.ANY)
-    resume(world, "L7")
+    world.gives("L7", Rung.DRIVER, 6 * GIB, Movable.ANY)
+    world.resume("L7")
     return Situation(world, (ALICE, OTHER))
 
 
@@ -245,11 +244,11 @@ def warned_because_others_wait() -> Situation:
     world = node(3, Quota(1), idle_timeout=600.0, notify_before=30.0)
     for name in ("alice", "bob", "carol"):
         uses(world, ask(world, name), 6)
-        idle(world, f"L{world.serial}")
+        world.idle(f"L{world.serial}")
     tell(world, cmd.ReportAbility, "L1", Rung.STORAGE, "The driver is older than 570.")
     tell(world, cmd.ReportAbility, "L2", Rung.DRIVER, "")
     tell(world, cmd.ReportAbility, "L3", Rung.NONE, "It shares memory with another process.")
-    pin(world, "L3", 5400.0)
+    world.pin("L3", 5400.0)
     ask(world, "dave", gpus=1)
     later(world, 605, 5)
     tell(world, cmd.Keep, "L1", "A thread of this kernel runs CUDA.")
@@ -265,7 +264,7 @@ def warned_by_time() -> Situation:
     world = node(2, users=hours, idle_timeout=600.0, **parts)
     for name in ("alice", "bob"):
         uses(world, ask(world, name), 6)
-        idle(world, f"L{world.serial}")
+        world.idle(f"L{world.serial}")
     world.spent["bob"] = 40.004
     world.measure_budgets()
     later(world, 565, 10)
@@ -300,7 +299,7 @@ def partly_free() -> Situation:
     """Of two GPUs one is free for her, and the other has 12 GiB left."""
     world = node(2, Quota(2))
     uses(world, ask(world, "bob", gib=12), 9)
-    idle(world, "L1")
+    world.idle("L1")
     ask(world, "alice", gpus=2, gib=16)
     later(world, 30, 10)
     return Situation(world)
@@ -312,7 +311,7 @@ def waits_for_an_idle_kernel() -> Situation:
     world = node(2, Quota(2), idle_timeout=600.0, notify_before=30.0)
     for name in ("carol", "bob"):
         uses(world, ask(world, name), 6)
-        idle(world, f"L{world.serial}")
+        world.idle(f"L{world.serial}")
         later(world, 60, 30)
     ask(world, "carol", "second.ipynb", gpus=2)
     ask(world, "dave", gpus=1)
@@ -400,12 +399,12 @@ def out_of_service() -> Situation:
     world = node(3, Quota(3))
     uses(world, ask(world, "bob"), 6)
     lease = ask(world, "carol")
-    idle(world, lease)
-    given(world, lease, Rung.DRIVER, 9 * GIB, Movable.SAME)
+    world.idle(lease)
+    world.gives(lease, Rung.DRIVER, 9 * GIB, Movable.SAME)
     later(world, 2)
-    drain(world, 0, "fan replaced")
-    drain(world, 1, "the board is tested!")
-    resume(world, lease)
+    world.drain(0, "fan replaced")
+    world.drain(1, "the board is tested!")
+    world.resume(lease)
     ask(world, "alice", gpus=3)
     later(world, 20, 10)
     return Situation(world, (BOB, ROOT))
@@ -450,8 +449,8 @@ def what_a_parked_task_left_is_in_the_way() -> Situation:
     """She needs the whole GPU, and a parked kernel's context is still there."""
     world = node(1, Quota(1))
     lease = ask(world, "bob")
-    idle(world, lease)
-    given(world, lease, Rung.STORAGE, 8 * GIB, Movable.SAME)
+    world.idle(lease)
+    world.gives(lease, Rung.STORAGE, 8 * GIB, Movable.SAME)
     uses(world, lease, 0.5)
     ask(world, "alice", gib=24)
     later(world, 20, 10)
@@ -464,12 +463,12 @@ def the_link_is_busy() -> Situation:
     world = node(1, Quota(1, 2 * GIB), 80)
     for name in ("bob", "alice"):
         lease = ask(world, name)
-        idle(world, lease)
-        given(world, lease, Rung.DRIVER, GIB, Movable.KIND)
+        world.idle(lease)
+        world.gives(lease, Rung.DRIVER, GIB, Movable.KIND)
         world.observe()
     ask(world, "carol")
-    resume(world, "L1")
-    resume(world, "L2")
+    world.resume("L1")
+    world.resume("L2")
     later(world, 3)
     return Situation(world)
 
@@ -536,7 +535,7 @@ def train(world: TurnWorld, seconds: int, *actors: Actor) -> None:
 
 def rests(world: TurnWorld, actor: Actor) -> None:
     actor.idle, actor.waiting = True, False
-    idle(world, actor.lease)
+    world.idle(actor.lease)
 
 
 def turns(*names: str, gib: int = 80, **parts: Any) -> tuple[Any, ...]:
@@ -582,7 +581,7 @@ def a_pin_keeps_a_turn() -> Situation:
     world, bob, alice = turns("bob", "alice", pin_turn_limit=600.0)
     rests(world, bob)
     train(world, 50, alice)
-    pin(world, alice.lease, 600.0)
+    world.pin(alice.lease, 600.0)
     train(world, 5, alice, bob)
     ask(world, "carol", gib=79)
     return Situation(world, (ALICE, CAROL))
@@ -800,7 +799,7 @@ def why_so_much_is_reserved() -> Situation:
     uses(world, ask(world, "alice", "measured.ipynb", live=True), 8)
     ask(world, "alice", "fixed.ipynb")
     tell(world, cmd.ConfirmLimit, "L6", (), live=False)
-    idle(world, "L5")
+    world.idle("L5")
     later(world, 10, 2)
     return Situation(world)
 

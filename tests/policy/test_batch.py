@@ -7,7 +7,6 @@ import itertools
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from support.policy_moves import idle, phase, resume
 from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import GIB, World, gpu, plain_config, replayed, task, why_waits
 
@@ -56,7 +55,7 @@ def keeps(world: World, lease: str) -> None:
 
 def gives_back(world: World, lease: str) -> None:
     """Its cell has ended, and nothing of it is on the GPU any more."""
-    idle(world, lease)
+    world.idle(lease)
     world.says(lease, cmd.Park, Rung.RELEASE)
     world.observe()
 
@@ -80,17 +79,15 @@ def test_a_batch_program_that_said_how_stops_for_a_person_once_it_has_computed_a
     assert stopped(world) == []
     seconds(world, 2)
     assert stopped(world) == ["L1"]
-    assert phase(world, "L2") == "queued", "the program still saves its state"
-    world.die(1)
-    world.observe()
-    assert phase(world, "L2") == "held"
+    assert world.phase("L2") == "queued", "the program still saves its state"
+    world.die(1, seen=True)
+    assert world.phase("L2") == "held"
     world.request("alice", 3, STOPS)
     seconds(world, 10 * AFTER)
     assert stopped(world) == ["L1"]
-    assert phase(world, "L3") == "queued", "it waits at the end of the line"
-    world.die(2)
-    world.observe()
-    assert phase(world, "L3") == "held", "and goes on when there is room"
+    assert world.phase("L3") == "queued", "it waits at the end of the line"
+    world.die(2, seen=True)
+    assert world.phase("L3") == "held", "and goes on when there is room"
 
 
 @pytest.mark.parametrize(
@@ -115,10 +112,9 @@ def test_it_may_say_so_later_and_take_it_back() -> None:
     world.request("alice", 1, SILENT)
     world.request("bob", 2)
     seconds(world, 2 * AFTER)
-    who = ("L1", "alice", task(1).process)
-    world.run(cmd.OfferStop(world.at, *who, False))
+    world.says("L1", cmd.OfferStop, False)
     assert stopped(world) == []
-    world.run(cmd.OfferStop(world.at, *who, True))
+    world.says("L1", cmd.OfferStop, True)
     seconds(world, 2)
     assert stopped(world) == ["L1"]
     assert world.state.leases["L1"].request.stops, "it is known after a restart, too"
@@ -160,7 +156,7 @@ def test_who_goes_on_is_asked_again_ever_more_rarely_and_nothing_is_done_to_it()
     assert gaps == sorted(gaps)
     assert patience.AGAIN <= gaps[0] < 2 * patience.AGAIN
     assert gaps[-1] <= patience.SELDOM[Give.STOP] + 2
-    assert phase(world, "L1") == "held"
+    assert world.phase("L1") == "held"
     assert not any(isinstance(event, ev.LeaseKept) for event in world.history)
 
 
@@ -180,7 +176,7 @@ def test_an_idle_kernel_is_parked_rather() -> None:
     world = host(gpus=2, idle_timeout=30.0)
     world.request("alice", 1, STOPS)
     world.request("carol", 2)
-    idle(world, "L2")
+    world.idle("L2")
     seconds(world, 2 * AFTER)
     world.request("bob", 3)
     seconds(world, 5)
@@ -239,28 +235,18 @@ class Turns:
         return [event.lease for event in self.world.of(ev.RecallMoved) if event.why is Why.SERVED]
 
 
-def test_a_program_that_waits_for_its_turn_is_stopped_too() -> None:
-    turns = Turns()
-    batch = turns.comes(40, BATCH, stops=True)
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_batch_task_that_waits_for_its_turn_makes_room_too(stops: bool) -> None:
+    turns = Turns(moving=None if stops else Moving(per_gib=0.05, least=30.0))
+    batch = turns.comes(40, BATCH, stops=stops)
     turns.comes(20, INTERACTIVE)
     turns.computes(int(AFTER) + 2)
-    assert turns.waits(batch)
-    turns.comes(44, INTERACTIVE)
-    turns.computes(3)
-    assert stopped(turns.world) == [batch]
-
-
-def test_a_batch_task_that_waits_for_its_turn_makes_room_too() -> None:
-    turns = Turns(moving=Moving(per_gib=0.05, least=30.0))
-    batch = turns.comes(40, BATCH)
-    turns.comes(20, INTERACTIVE)
-    turns.computes(60)
     assert turns.waits(batch)
     had = demand.attained(turns.world.state, batch, turns.world.at)
     assert had < 30, "it computed too little for a move to be worth it, if it did compute"
     turns.comes(44, INTERACTIVE)
     turns.computes(3)
-    assert turns.steps_aside == [batch]
+    assert (stopped(turns.world) if stops else turns.steps_aside) == [batch]
 
 
 def test_a_program_that_saves_its_state_is_not_moved() -> None:
@@ -289,7 +275,7 @@ def test_of_one_class_who_had_most_makes_room_first(how: str) -> None:
     old = turns.comes(30, BATCH, stops=how == "stop")
     turns.computes(12)
     new = turns.comes(30, BATCH, stops=how == "stop")
-    idle(world, old)
+    world.idle(old)
     world.actors[old].idle = True
     for _ in range(int(AFTER)):
         world.train(world.actors[new], 1)
@@ -314,7 +300,7 @@ def full_but_one() -> World:
     world = host(gpus=2)
     world.request("alice", 1, lasting(100.0, kind=INTERACTIVE))
     world.request("bob", 2, Request(2))
-    assert phase(world, "L2") == "queued"
+    assert world.phase("L2") == "queued"
     return world
 
 
@@ -329,21 +315,17 @@ def full_but_one() -> World:
 def test_who_goes_before_a_person_that_waits_for_more(request_: Request) -> None:
     world = full_but_one()
     world.request("carol", 3, request_)
-    assert phase(world, "L3") == "held"
+    assert world.phase("L3") == "held"
 
 
 def test_a_batch_request_waits_where_it_would_delay_a_person() -> None:
     world = full_but_one()
     assert "would start later" in why_waits(world.request("carol", 3, lasting(200.0)))
-    assert (
-        "would start later"
-        in core.why_waiting(world.state, "L3", 1, world.config, world.at).message
-    )
+    assert "would start later" in world.why("L3", 1, at=world.at)
     refused = world.request("dave", 4, lasting(200.0), wait=False)
     assert isinstance(refused, core.Refuse)
-    world.die(1)
-    world.observe()
-    assert (phase(world, "L2"), phase(world, "L3")) == ("held", "queued")
+    world.die(1, seen=True)
+    assert (world.phase("L2"), world.phase("L3")) == ("held", "queued")
 
 
 def test_where_nobody_can_tell_a_batch_request_overtakes_as_ever() -> None:
@@ -351,15 +333,15 @@ def test_where_nobody_can_tell_a_batch_request_overtakes_as_ever() -> None:
     world.request("alice", 1)
     world.request("bob", 2, Request(2))
     world.request("carol", 3, SILENT)
-    assert phase(world, "L3") == "held"
+    assert world.phase("L3") == "held"
 
 
 def test_what_was_expected_and_did_not_come_holds_nobody_back() -> None:
     world = full_but_one()
     world.request("carol", 3, lasting(200.0))
     seconds(world, 101.0 + world.config.settle_interval)
-    assert phase(world, "L1") == "held", "Alice is late, and nobody can tell"
-    assert phase(world, "L3") == "held"
+    assert world.phase("L1") == "held", "Alice is late, and nobody can tell"
+    assert world.phase("L3") == "held"
 
 
 def test_a_batch_request_that_leaves_the_person_her_room_goes_first() -> None:
@@ -367,7 +349,7 @@ def test_a_batch_request_that_leaves_the_person_her_room_goes_first() -> None:
     world.request("alice", 1, lasting(100.0, 2, INTERACTIVE))
     world.request("bob", 2, Request(2))
     world.request("carol", 3, lasting(None))
-    assert phase(world, "L3") == "held", "Bob has Alice's GPUs"
+    assert world.phase("L3") == "held", "Bob has Alice's GPUs"
 
 
 @settings(max_examples=80, deadline=None)
@@ -385,14 +367,13 @@ def test_backfill_never_delays_the_first_person_beyond_what_was_expected(
     assert expected is not None
     for pid, lasts in enumerate(others, 3):
         world.request(f"user-{pid}", pid, lasting(lasts))
-    while phase(world, "L2") != "held":
+    while world.phase("L2") != "held":
         running = [one for one in world.state.leases.values() if one.phase is LeasePhase.HELD]
         assert all(one.request.lasts is not None for one in running), "it may never end"
         first = min(running, key=lambda one: (one.granted_at or 0.0) + (one.request.lasts or 0.0))
         ends = (first.granted_at or 0.0) + (first.request.lasts or 0.0)
         seconds(world, max(0.0, ends - world.at))
-        world.die(first.task.process.pid)
-        world.observe()
+        world.die(first.task.process.pid, seen=True)
     assert world.at <= expected[0] + 0.1
 
 
@@ -402,38 +383,35 @@ def starts(world: World, lease: str) -> float | None:
     return None if found is None else found[0] - world.at
 
 
-def test_a_program_that_is_stopping_is_expected_to_take_its_grace() -> None:
+def stopping(since: float) -> World:
+    """Alice's program was asked to stop for Bob some seconds ago."""
     world = host()
     world.request("alice", 1, STOPS)
     seconds(world, AFTER)
     world.request("bob", 2)
-    seconds(world, 2)
+    seconds(world, since)
     assert stopped(world) == ["L1"]
+    return world
+
+
+def test_a_program_that_is_stopping_is_expected_to_take_its_grace() -> None:
+    world = stopping(2.0)
     (asked,) = [event.at for event in world.of(ev.RecallMoved)]
     assert starts(world, "L2") == pytest.approx(asked + GRACE - world.at)
 
 
 def test_who_went_on_when_it_was_asked_is_not_expected_to_stop() -> None:
-    world = host()
-    world.request("alice", 1, STOPS)
-    seconds(world, AFTER)
-    world.request("bob", 2)
-    seconds(world, 2)
+    world = stopping(2.0)
     keeps(world, "L1")
     assert starts(world, "L2") is None, "an hour later it may go on again"
-    silent = host()
-    silent.request("alice", 1, STOPS)
-    seconds(silent, AFTER)
-    silent.request("bob", 2)
-    seconds(silent, 1.2 * GRACE)
-    assert starts(silent, "L2") is None, "it did not even answer"
+    assert starts(stopping(1.2 * GRACE), "L2") is None, "it did not even answer"
 
 
 @pytest.mark.parametrize("warned", [False, True])
 def test_a_warning_is_counted_once(warned: bool) -> None:
     world = host(idle_timeout=100.0, notify_before=40.0)
     world.request("alice", 1)
-    idle(world, "L1")
+    world.idle("L1")
     since = world.at
     seconds(world, 70.0 if warned else 50.0)
     world.request("bob", 2)
@@ -452,7 +430,7 @@ def test_what_a_task_held_before_it_was_parked_counts() -> None:
     seconds(world, 50.0)
     snapshot = replayed(world.state)
     assert snapshot.leases["L1"].request == world.state.leases["L1"].request
-    resume(world, "L1")
+    world.resume("L1")
     world.request("bob", 2)
     assert starts(world, "L2") == pytest.approx(600.0), "not an hour"
 
@@ -468,12 +446,10 @@ def test_a_program_is_stopped_in_time_for_what_ends_by_itself() -> None:
     assert stopped(world) == [], "it would stop in vain"
     seconds(world, 8.0)
     assert stopped(world) == ["L2"], "both GPUs are free when Alice's 100 s are over"
-    world.die(3)
-    world.observe()
+    world.die(3, seen=True)
     seconds(world, 27.0)
-    world.die(1)
-    world.observe()
-    assert phase(world, "L3") == "held"
+    world.die(1, seen=True)
+    assert world.phase("L3") == "held"
 
 
 # -- classes ------------------------------------------------------------------------------
@@ -502,7 +478,7 @@ def test_a_parked_task_that_comes_back_keeps_its_class(kind: PriorityClass) -> N
     world.request("alice", 1, Request(priority_class=kind))
     gives_back(world, "L1")
     world.request("bob", 2)
-    resume(world, "L1")
+    world.resume("L1")
     item = world.state.queue.waiting["L1"]
     assert item.priority_class is kind
     bound = world.config.overtakes(kind)

@@ -204,8 +204,7 @@ class Night:
             world.says(name, cmd.OfferStop, not lease.request.stops)
 
     def ends(self, name: LeaseId) -> None:
-        self.world.die(self.world.state.leases[name].task.process.pid)
-        self.world.observe()
+        self.world.die(self.world.state.leases[name].task.process.pid, seen=True)
 
     def gives(self, name: LeaseId) -> None:
         pid = self.world.state.leases[name].task.process.pid

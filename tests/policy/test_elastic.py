@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from support.policy_moves import answers, idle, limit, look
 from support.policy_world import GIB, World, gpu, limits_of, plain_config
 
 from jupyter_gpushare.policy.words import commands as cmd, events as ev
@@ -40,30 +39,30 @@ def lifted(**more: Any) -> World:
     """alice has 20 GiB, is lifted to 90 and uses 70 of them."""
     world = roomy(**more)
     world.request("alice", 1)
-    look(world)
-    answers(world, "L1")
-    uses(world, 1, min(70, int(limit(world, "L1"))))
-    look(world)
+    world.look()
+    world.answers("L1")
+    uses(world, 1, min(70, int(world.may_use("L1"))))
+    world.look()
     return world
 
 
 def test_a_task_alone_is_lifted_and_reserved_for_first() -> None:
     """To the ceiling, and never into the head-room; off by default."""
     world = lifted()
-    assert (limit(world, "L1"), reserved(world)) == (90, 90)
+    assert (world.may_use("L1"), reserved(world)) == (90, 90)
     assert not world.state.flags, "it is within its limit"
     resized = next(n for n, e in enumerate(world.history) if isinstance(e, ev.ReservationResized))
     told = next(n for n, e in enumerate(world.history) if isinstance(e, ev.LimitTold))
     assert resized < told
-    assert limit(lifted(burst_headroom=0.5), "L1") == 50
-    assert limit(lifted(burst=60.0 * GIB), "L1") == 60
-    assert limit(roomless(), "L1") == 20
+    assert lifted(burst_headroom=0.5).may_use() == 50
+    assert lifted(burst=60.0 * GIB).may_use() == 60
+    assert roomless().may_use() == 20
 
 
 def roomless() -> World:
     world = roomy(0.0)
     world.request("alice", 1)
-    look(world)
+    world.look()
     return world
 
 
@@ -71,21 +70,21 @@ def test_two_share_what_is_above_the_headroom() -> None:
     """Equally, whoever came first: it is lowered, and told before anything shrinks."""
     world = lifted()
     world.request("bob", 2)
-    look(world)
-    assert limit(world, "L1") == 70
+    world.look()
+    assert world.may_use("L1") == 70
     assert reserved(world) == 90, "bob waits: 10 GiB were free, and she was only told"
-    answers(world, "L1")
+    world.answers("L1")
     assert reserved(world) == 90, "her word is not enough"
     uses(world, 1, 60)
-    look(world)
-    assert world.state.leases["L2"].phase.value == "held"
+    world.look()
+    assert world.phase("L2") == "held"
     for _ in range(4):
-        look(world, 31.0)
+        world.look(31.0)
         for name in ("L1", "L2"):
             if (name, ZERO) in limits_of(world.state):
-                answers(world, name)
+                world.answers(name)
         uses(world, 1, 40)
-    assert (limit(world, "L1"), limit(world, "L2")) == (45, 45)
+    assert (world.may_use("L1"), world.may_use("L2")) == (45, 45)
     assert reserved(world) == 90
 
 
@@ -93,20 +92,20 @@ def test_who_waits_gets_what_was_lifted_step_by_step() -> None:
     """As much as is wanted comes back, when it is measured and not before."""
     world = lifted()
     world.request("bob", 2, Request(1, 20 * GIB))
-    assert limit(world, "L1") == 70, "told at once, and the head-room is kept"
-    look(world, 1.0)
-    answers(world, "L1")
+    assert world.may_use("L1") == 70, "told at once, and the head-room is kept"
+    world.look(1.0)
+    world.answers("L1")
     stale = cmd.Observe(world.at - 0.05, world.readings())
     uses(world, 1, 85)  # it lied
     world.run(stale)
     assert reserved(world) == 90, "a measurement begun before the answer proves nothing"
-    look(world)
+    world.look()
     assert "L2" in world.state.queue.waiting
     assert reserved(world) == 85
     uses(world, 1, 70)
-    look(world)
+    world.look()
     assert "L2" not in world.state.queue.waiting
-    assert limit(world, "L1") <= 70
+    assert world.may_use("L1") <= 70
 
 
 def test_who_does_not_come_back_is_over_the_limit() -> None:
@@ -114,19 +113,19 @@ def test_who_does_not_come_back_is_over_the_limit() -> None:
     world = lifted(burst_return=30.0)
     world.request("bob", 2)
     for _ in range(20):
-        look(world)
+        world.look()
     assert reserved(world) == 90, "70 for alice, 20 for bob"
-    assert world.state.leases["L2"].phase.value == "held"
+    assert world.phase("L2") == "held"
     uses(world, 1, 80)
     world.request("carol", 3)
     for _ in range(20):
-        look(world)
+        world.look()
     assert world.state.gpus[ZERO].free <= 0
     assert "L3" in world.state.queue.waiting, "what is in use is given to nobody"
     assert [kind.value for _gpu, _pid, kind in world.state.flags] == ["over_limit"]
     world.die(1)
-    look(world)
-    assert world.state.leases["L3"].phase.value == "held"
+    world.look()
+    assert world.phase("L3") == "held"
 
 
 def test_who_waits_is_not_sent_from_one_to_the_next() -> None:
@@ -134,24 +133,24 @@ def test_who_waits_is_not_sent_from_one_to_the_next() -> None:
     world = roomy(burst_return=30.0)
     world.request("alice", 1)
     world.request("bob", 2)
-    look(world)
+    world.look()
     for name in ("L1", "L2"):
-        answers(world, name)
-    assert (limit(world, "L1"), limit(world, "L2")) == (45, 45)
+        world.answers(name)
+    assert (world.may_use("L1"), world.may_use("L2")) == (45, 45)
     uses(world, 1, 60)
-    look(world)
+    world.look()
     world.request("carol", 3)
-    assert (limit(world, "L1"), limit(world, "L2")) == (27.5, 27.5)
+    assert (world.may_use("L1"), world.may_use("L2")) == (27.5, 27.5)
     for _ in range(4):
-        look(world)
-    assert limit(world, "L2") == 27.5, "it has its time to answer"
+        world.look()
+    assert world.may_use("L2") == 27.5, "it has its time to answer"
     for _ in range(2):
-        look(world)
-    assert (limit(world, "L1"), limit(world, "L2")) == (20, 20)
+        world.look()
+    assert (world.may_use("L1"), world.may_use("L2")) == (20, 20)
     assert reserved(world) == 90
     for _ in range(10):
-        look(world)
-    assert world.state.leases["L3"].phase.value == "held"
+        world.look()
+    assert world.phase("L3") == "held"
 
 
 def test_who_gives_no_answer_is_never_lifted_again() -> None:
@@ -159,16 +158,16 @@ def test_who_gives_no_answer_is_never_lifted_again() -> None:
     for says in (True, False):
         world = roomy()
         world.request("alice", 1)
-        look(world)
-        assert limit(world, "L1") == 90
+        world.look()
+        assert world.may_use("L1") == 90
         if says:
-            answers(world, "L1", live=False)
-        look(world, 11.0)
-        assert limit(world, "L1") == 20
-        look(world)
+            world.answers("L1", live=False)
+        world.look(11.0)
+        assert world.may_use("L1") == 20
+        world.look()
         assert reserved(world) == 20
         for _ in range(10):
-            look(world, 31.0)
+            world.look(31.0)
         assert reserved(world) == 20
         assert not limits_of(world.state)
 
@@ -180,7 +179,7 @@ def test_nobody_is_lifted_while_somebody_waits() -> None:
     world.set_quota("bob", Quota(1, None))
     world.request("bob", 2)
     assert "L2" in world.state.queue.waiting
-    look(world)
+    world.look()
     assert not limits_of(world.state)
 
 
@@ -188,11 +187,11 @@ def test_a_second_task_of_the_environment_brings_the_first_back() -> None:
     """They share what the quota allows them, and nothing above it."""
     world = lifted()
     world.request("alice", 2)
-    look(world)
-    assert (limit(world, "L1"), limit(world, "L2")) == (20, 20)
-    answers(world, "L1")
+    world.look()
+    assert (world.may_use("L1"), world.may_use("L2")) == (20, 20)
+    world.answers("L1")
     uses(world, 1, 15)
-    look(world)
+    world.look()
     assert reserved(world) == 20
     assert not limits_of(world.state)
 
@@ -200,30 +199,30 @@ def test_a_second_task_of_the_environment_brings_the_first_back() -> None:
 def test_who_parks_gives_back_what_was_lifted() -> None:
     """What a parked task leaves beyond its due is reserved for ``burst_return`` and no longer."""
     world = lifted(burst_return=30.0, idle_timeout=5.0)
-    idle(world, "L1")
+    world.idle("L1")
     world.says("L1", cmd.Park, Rung.TRIM)
     uses(world, 1, 60)
-    look(world)
+    world.look()
     assert 60 <= reserved(world) < 61, "what is not there any more is back at once"
     world.request("bob", 2, Request(1, 20 * GIB))
     uses(world, 1, 30)
-    look(world)
-    assert world.state.leases["L2"].phase.value == "held"
-    look(world, 31.0)
+    world.look()
+    assert world.phase("L2") == "held"
+    world.look(31.0)
     assert (reserved(world, "alice"), world.state.gpus[ZERO].unleased) == (20, 10 * GIB)
 
 
 def test_who_resumes_begins_with_its_allocation() -> None:
     """Nobody told it that it may use more, so nothing more is kept for it."""
     world = lifted(burst_return=30.0, idle_timeout=5.0)
-    idle(world, "L1")
+    world.idle("L1")
     world.says("L1", cmd.Park, Rung.TRIM)
-    look(world)
+    world.look()
     world.says("L1", cmd.Resume)
-    assert limit(world, "L1") == 20
+    assert world.may_use("L1") == 20
     world.request("bob", 2, Request(1, 20 * GIB))
     world.request("carol", 3)
-    look(world)
+    world.look()
     assert reserved(world, "alice") == 20
     assert "L3" in world.state.queue.waiting, "what it uses all the same is given to nobody"
 
@@ -236,35 +235,35 @@ def test_a_quota_may_allow_it_or_forbid_it() -> None:
     )
     world.request("alice", 1)
     world.request("bob", 2)
-    look(world)
-    assert (limit(world, "L1"), limit(world, "L2")) == (60, 20)
-    answers(world, "L1")
+    world.look()
+    assert (world.may_use("L1"), world.may_use("L2")) == (60, 20)
+    world.answers("L1")
     forbidden = replace(quota, burst_memory=0.0)
     world.set_quota("alice", forbidden)
-    look(world)
-    assert limit(world, "L1") == 20
-    answers(world, "L1")
-    look(world)
+    world.look()
+    assert world.may_use("L1") == 20
+    world.answers("L1")
+    world.look()
     assert reserved(world, "alice") == 20
     assert not limits_of(world.state)
     world = roomy()
     world.set_quota("bob", forbidden)
     world.request("alice", 1)
     world.request("bob", 2)
-    look(world)
-    assert (limit(world, "L1"), limit(world, "L2")) == (70, 20)
+    world.look()
+    assert (world.may_use("L1"), world.may_use("L2")) == (70, 20)
 
 
 def test_a_gpu_rests_after_a_limit_was_taken_back_there() -> None:
     world = lifted()
     world.request("bob", 2, Request(1, 20 * GIB))
-    answers(world, "L1")
-    look(world)
+    world.answers("L1")
+    world.look()
     world.die(2)
-    look(world, 20.0)
-    assert limit(world, "L1") == 45, "half of what was free, as Bob had the other half"
-    look(world, 11.0)
-    assert limit(world, "L1") > 45
+    world.look(20.0)
+    assert world.may_use("L1") == 45, "half of what was free, as Bob had the other half"
+    world.look(11.0)
+    assert world.may_use("L1") > 45
 
 
 def test_a_word_about_another_limit_is_no_answer() -> None:
@@ -273,5 +272,5 @@ def test_a_word_about_another_limit_is_no_answer() -> None:
     other = (Allocation(ZERO, 90 * GIB),)
     world.says("L1", cmd.ConfirmLimit, other, True)
     assert world.state.lift("L1", ZERO).is_asked
-    answers(world, "L1")
+    world.answers("L1")
     assert not world.state.lift("L1", ZERO).is_asked

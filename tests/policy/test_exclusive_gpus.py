@@ -29,15 +29,13 @@ def test_nor_does_a_second_task_of_the_same_person_share_it() -> None:
     world = World(plain_config()).start([replace(gpu(0), exclusive=True)], Quota(1))
     assert isinstance(world.request("alice", 1, SMALL), core.Grant)
     assert "GPU 0 takes one task at a time" in why_waits(world.request("alice", 2, SMALL))
-    world.release("L1", "alice")
-    world.observe()
+    world.release("L1", "alice", seen=True)
     assert world.gpus_of("L2") == [0]
 
 
 def test_nor_does_anybody_beside_a_process_without_a_lease() -> None:
     world = World(plain_config()).start([replace(gpu(0), exclusive=True)], Quota(1))
-    world.memory[(99, ONLY)] = GIB
-    world.observe()
+    world.uses(99, GIB)
     assert isinstance(world.request("alice", 1, SMALL), core.Wait)
     del world.memory[(99, ONLY)]
     world.observe()

@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any
 
 import pytest
-from support.policy_moves import books, limit
 from support.policy_turns import Actor, FollowingTurns, TurnWorld
 from support.policy_world import GIB, gpu, is_asked_back
 
@@ -73,13 +72,13 @@ def trains(at: TurnWorld, seconds: int) -> None:
 def test_an_estimate_is_used_on_the_first_placement_and_lifted_at_once() -> None:
     at = world()
     alice = comes(at, "alice", 1, 8, kept=4, step=3)
-    assert books(at, "alice")[0] == 10
-    assert limit(at, alice.lease) == pytest.approx(24 - 2.4, abs=0.3)
+    assert at.books("alice")[0] == 10
+    assert at.may_use(alice.lease) == pytest.approx(24 - 2.4, abs=0.3)
     bob = comes(at, "bob", 2, 8, kept=4, step=3)
     assert phase(at, bob) is LeasePhase.QUEUED, "what Alice is lifted by comes back first"
     trains(at, 6)
     assert phase(at, bob) is LeasePhase.HELD
-    assert (books(at, "alice")[0], books(at, "bob")[0]) == (10, 10)
+    assert (at.books("alice")[0], at.books("bob")[0]) == (10, 10)
     assert not at.state.gpus[UUID].shares, "both fit; they take turns to compute"
     trains(at, 4)
     assert set(at.state.turns) == {alice.lease, bob.lease}
@@ -88,12 +87,12 @@ def test_an_estimate_is_used_on_the_first_placement_and_lifted_at_once() -> None
 def test_a_reservation_follows_what_is_measured_in_both_directions() -> None:
     at = world()
     alice = comes(at, "alice", 1, None, kept=4, step=4)
-    assert books(at, "alice") == (24, 24), "nothing is known of it"
+    assert at.books("alice") == (24, 24), "nothing is known of it"
     trains(at, 6)
-    assert books(at, "alice") == (10, 24), "a peak of 8 and a quarter of it"
+    assert at.books("alice") == (10, 24), "a peak of 8 and a quarter of it"
     alice.temporary = 8 * GIB
     trains(at, 6)
-    assert books(at, "alice") == (15, 24)
+    assert at.books("alice") == (15, 24)
 
 
 def squeezed(kept: int = 8, step: int = 4, memory: float = 10) -> tuple[TurnWorld, Actor, Actor]:
@@ -101,7 +100,7 @@ def squeezed(kept: int = 8, step: int = 4, memory: float = 10) -> tuple[TurnWorl
     at = world()
     alice = comes(at, "alice", 1, None, kept=kept, step=step)
     trains(at, 6)
-    assert books(at, "alice")[0] == 15
+    assert at.books("alice")[0] == 15
     bob = comes(at, "bob", 2, None, kept=3, step=5, memory=memory)
     trains(at, 30)
     assert phase(at, bob) is LeasePhase.HELD, "it fits by turns when the lift is back"
@@ -140,8 +139,7 @@ def test_it_is_not_lowered_while_it_computes() -> None:
     alice.persistent = 4 * GIB
     at.train(alice, 1)
     at.begin_step(alice)
-    at.at += 1.0
-    at.observe()
+    at.look(1.0)
     assert at.state.turns[alice.lease].phase is TurnPhase.HOLDS
     assert share(at, alice) == 10
     at.end_step(alice)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.policy_moves import ALICE, asked, budgets, idle, park, phase, resume
+from support.policy_moves import ALICE, budgets, come_and_go
 from support.policy_world import World, gpu, plain_config
 
 from jupyter_gpushare.policy import core
@@ -26,19 +26,14 @@ def test_who_has_spent_the_budget_waits_and_bars_nobody() -> None:
     assert "in about" not in waits.message
     told = ((ALICE, 10.0),), ((ALICE, world.at + 2.6 * 3600),)
     world.run(cmd.MeasureBudgets(world.at, *told))
-    why = core.why_waiting(world.state, waits.lease, 0, world.config, world.at)
-    assert "again in about 3 hours, when" in why.message
+    assert "again in about 3 hours, when" in world.why(waits.lease, at=world.at)
     why = core.why_waiting(world.state, waits.lease, 0, world.config)
     assert why.reason is RefusalReason.BUDGET_SPENT
     now = world.request("alice", 2, wait=False)
     assert isinstance(now, core.Refuse)
     assert now.reason is RefusalReason.NO_RESOURCES
     assert "10 of 10" in now.message
-    for pid in range(3, 12):  # far more than the bound of 2
-        decision = world.request("bob", pid)
-        assert isinstance(decision, core.Grant)
-        world.release(decision.lease, "bob")
-        world.observe()
+    come_and_go(world, range(3, 12))  # far more than the bound of 2
     world.request("carol", 20)
     world.request("dave", 21)
     world.spent["alice"] = 7.9
@@ -56,11 +51,11 @@ def test_a_raised_budget_serves_who_waits() -> None:
     world.request("alice", 1)
     root = "root"
     world.set_quota(ALICE, Quota(1, None, gpu_hours=12.0))
-    assert phase(world, "L1") == "held"
+    assert world.phase("L1") == "held"
     assert world.state.budget(ALICE).level is BudgetLevel.WARNED
     world.run(cmd.UnsetQuota(world.at, ALICE, root))
     assert world.state.budget(ALICE).level is BudgetLevel.SPENT
-    assert phase(world, "L1") == "held", "what runs goes on"
+    assert world.phase("L1") == "held", "what runs goes on"
     assert isinstance(world.request("alice", 2), core.Wait), "even on the GPU that is held"
 
 
@@ -77,21 +72,21 @@ def test_an_idle_gpu_of_a_spent_budget_is_taken_back() -> None:
     )
     world.request("alice", 1)
     world.request("alice", 2)
-    idle(world, "L1")
+    world.idle("L1")
     world.tick(100)
-    assert asked(world) == []
+    assert world.asked_back() == []
     world.spent["alice"] = 5.0
     world.measure_budgets()
     world.tick(1)
-    assert asked(world) == ["L1"]
-    park(world, "L1")
+    assert world.asked_back() == ["L1"]
+    world.park("L1")
     world.observe()
-    assert isinstance(resume(world, "L1"), core.Wait)
+    assert isinstance(world.resume("L1"), core.Wait)
     why = core.why_waiting(world.state, "L1", 0, world.config)
     assert why.reason is RefusalReason.BUDGET_SPENT
     world.spent["alice"] = 1.0
     world.measure_budgets()
-    assert phase(world, "L1") == "held"
+    assert world.phase("L1") == "held"
 
 
 def test_a_spent_budget_shortens_the_time_out() -> None:
@@ -100,10 +95,10 @@ def test_a_spent_budget_shortens_the_time_out() -> None:
         plain_config(idle_timeout=1800.0, spent_idle_timeout=20.0, heartbeat_timeout=1e6)
     ).start([gpu(0)], Quota(1, None, gpu_hours=5.0))
     world.request("alice", 1)
-    idle(world, "L1")
+    world.idle("L1")
     world.spent["alice"] = 5.0
     world.measure_budgets()
     world.tick(10)
-    assert asked(world) == []
+    assert world.asked_back() == []
     world.tick(11)
-    assert asked(world) == ["L1"]
+    assert world.asked_back() == ["L1"]

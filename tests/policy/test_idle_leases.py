@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from support.policy_moves import (
     ALICE,
-    asked,
     gave_back_what_is_still_there,
-    given,
-    idle,
+    held_by,
     lazy,
-    park,
-    phase,
-    pin,
-    plan,
-    restarted,
-    restored,
-    resume,
-    stays,
+    resting,
     two_people_one_gpu,
 )
 from support.policy_world import (
     GIB,
+    World,
     gpu,
     is_asked,
     is_asked_back,
@@ -51,63 +45,60 @@ def test_what_stays_on_the_gpu_stays_reserved_and_is_asked_for_when_needed() -> 
     world = lazy(max_tasks_per_gpu=1)
     world.start([gpu(0)], Quota(2, None), alice=Quota(1, 16 * GIB))
     world.request("alice", 1)
-    world.memory[(1, gpu(0).uuid)] = 12 * GIB
-    world.observe()
-    idle(world, "L1")
+    world.uses(1, 12 * GIB)
+    world.idle("L1")
     world.at += 61
     world.request("bob", 2, Request(1, 20 * GIB))
-    assert stays(world) == [("L1", 4 * GIB)], "all but what bob needs"
-    plan(world, "L1", 11 * GIB)
-    given(world, "L1", Rung.STORAGE, 11 * GIB)
+    assert world.stays() == [("L1", 4 * GIB)], "all but what bob needs"
+    world.plan("L1", 11 * GIB)
+    world.gives("L1", Rung.STORAGE, 11 * GIB)
     world.memory[(1, gpu(0).uuid)] = GIB // 2
-    assert (phase(world, "L1"), phase(world, "L2")) == ("parked", "queued")
+    assert (world.phase("L1"), world.phase("L2")) == ("parked", "queued")
     assert world.state.gpus[gpu(0).uuid].reserved == 16 * GIB, "nobody has measured it yet"
     world.observe()
-    assert phase(world, "L2") == "held", "what is left behind is no task"
+    assert world.phase("L2") == "held", "what is left behind is no task"
     assert world.state.gpus[gpu(0).uuid].reserved == 20 * GIB + GIB // 2 + 64 * 1024**2
-    assert isinstance(resume(world, "L1"), core.Wait)
-    park(world, "L1")
+    assert isinstance(world.resume("L1"), core.Wait)
+    world.park("L1")
     world.release("L2", "bob")
     world.memory.pop((2, gpu(0).uuid), None)
     world.observe()
     world.request("bob", 3, Request(1, 24 * GIB))
     world.tick(2)
-    assert stays(world)[1:] == [("L1", 0)], "the rest is wanted: nothing may stay"
-    given(world, "L1", Rung.DRIVER, 12 * GIB)
-    assert phase(world, "L3") == "queued", "the driver's word is no measurement"
+    assert world.stays()[1:] == [("L1", 0)], "the rest is wanted: nothing may stay"
+    world.gives("L1", Rung.DRIVER, 12 * GIB)
+    assert world.phase("L3") == "queued", "the driver's word is no measurement"
     world.memory.pop((1, gpu(0).uuid))
     world.observe()
-    assert phase(world, "L3") == "held"
+    assert world.phase("L3") == "held"
     assert world.state.parked_memory() == 12 * GIB
-    resume(world, "L1")
-    world.release("L3", "bob")
-    world.observe()
+    world.resume("L1")
+    world.release("L3", "bob", seen=True)
     lease = world.state.leases["L1"]
     assert lease.is_resuming
     assert world.state.parked_memory() == 12 * GIB, "it is still there until all is back"
-    restored(world, "L1")
+    world.restored("L1")
     assert world.state.parked_memory() == 0
     assert not world.state.leases["L1"].is_resuming
 
 
 def test_host_memory_is_a_resource_too() -> None:
     """Parking is refused where the node, or the environment, has no host memory left for it."""
-    world = lazy(2, parked_memory=20 * GIB, parked_memory_per_environment=12 * GIB)
-    for pid, who in ((1, "alice"), (2, "bob")):
-        world.request(who, pid)
-        idle(world, f"L{pid}")
-    mine = plan(world, "L1", 13 * GIB)
+    most = {"parked_memory": 20 * GIB, "parked_memory_per_environment": 12 * GIB}
+    world = held_by("alice", "bob", **most)
+    for name in ("L1", "L2"):
+        world.idle(name)
+    mine = world.plan("L1", 13 * GIB)
     assert isinstance(mine, core.Refuse)
     assert "each environment" in mine.message
-    assert isinstance(plan(world, "L1", 12 * GIB), core.Done)
-    whole = plan(world, "L2", 9 * GIB)
+    assert isinstance(world.plan("L1", 12 * GIB), core.Done)
+    whole = world.plan("L2", 9 * GIB)
     assert isinstance(whole, core.Refuse)
     assert whole.reason is RefusalReason.NO_RESOURCES
     assert whole.numbers == {"asked": 9 * GIB, "used": 12 * GIB, "most": 20 * GIB}
-    who_keeps = world.caller("L1")
-    world.run(cmd.Keep(world.at, *who_keeps, "It failed."))
-    assert isinstance(plan(world, "L2", 9 * GIB), core.Done), "what was set aside is free again"
-    given(world, "L2", Rung.DRIVER, 9 * GIB)
+    world.says("L1", cmd.Keep, "It failed.")
+    assert isinstance(world.plan("L2", 9 * GIB), core.Done), "what was set aside is free again"
+    world.gives("L2", Rung.DRIVER, 9 * GIB)
     assert world.state.parked_memory() == 9 * GIB
     world.die(2)
     assert world.state.parked_memory() == 0, "a process takes its copy along"
@@ -129,69 +120,70 @@ def test_a_grant_is_dated_when_it_is_made() -> None:
     assert gone.at == begun + 1
 
 
+def two_idle(**more: Any) -> World:
+    """Two kernels have a GPU each; the first one is idle for a second longer."""
+    world = held_by("p1", "p2", **more)
+    for name in ("L1", "L2"):
+        world.idle(name)
+        world.at += 1
+    return world
+
+
 def test_who_is_moving_its_memory_is_waited_for() -> None:
     """A copy of gigabytes takes longer than an answer; nobody else is asked meanwhile."""
-    world = lazy(2)
-    for pid in (1, 2):
-        world.request(f"p{pid}", pid)
-        idle(world, f"L{pid}")
-        world.at += 1
+    world = two_idle()
     world.at += 100
     world.request("bob", 3)
-    plan(world, "L1", 20 * GIB)
+    world.plan("L1", 20 * GIB)
     world.tick(40)
-    assert asked(world) == ["L1"]
-    given(world, "L1", Rung.DRIVER, 20 * GIB)
+    assert world.asked_back() == ["L1"]
+    world.gives("L1", Rung.DRIVER, 20 * GIB)
     world.observe()
-    assert phase(world, "L3") == "held"
-    assert asked(world) == ["L1"]
+    assert world.phase("L3") == "held"
+    assert world.asked_back() == ["L1"]
 
 
 def test_its_people_are_told_first_and_may_keep_it() -> None:
     """A warning, a pin within the limit, others asked instead; then the limit."""
-    world = lazy(2, notify_before=20.0, pin_limit=600.0, keep_for=300.0)
-    for pid in (1, 2):
-        world.request(f"p{pid}", pid)
-        idle(world, f"L{pid}")
-        world.at += 1
+    world = two_idle(notify_before=20.0, pin_limit=600.0, keep_for=300.0)
     world.at += 38  # past 60 - 20 for the first
     world.request("bob", 3)
     world.tick(2)
-    warned = [e.lease for e in world.history if is_asked_back(e, RecallPhase.WARNED)]
-    assert (warned, asked(world)) == (["L1"], []), "one is enough, and it is not asked yet"
-    assert isinstance(pin(world, "L1"), core.Done)
+    warned = world.asked_back(RecallPhase.WARNED)
+    assert (warned, world.asked_back()) == (["L1"], []), "one is enough, and it is not asked yet"
+    assert isinstance(world.pin("L1"), core.Done)
     world.tick(2)
-    warned = [e.lease for e in world.history if is_asked_back(e, RecallPhase.WARNED)]
+    warned = world.asked_back(RecallPhase.WARNED)
     assert warned == ["L1", "L2"], "somebody else is told"
     world.tick(17)
-    assert asked(world) == []
+    assert world.asked_back() == []
     world.tick(2)
-    assert asked(world) == ["L2"]
-    assert isinstance(pin(world, "L1", 10_000.0), core.Done)
+    assert world.asked_back() == ["L2"]
+    assert isinstance(world.pin("L1", 10_000.0), core.Done)
     until = world.state.leases["L1"].pinned_until
     assert until is not None
     assert until <= 101 + 600, "from when it became idle, however often it is pinned"
     world.at = 101 + 600
-    assert why_refused(pin(world, "L1", 60.0)) is RefusalReason.NOT_ALLOWED
+    assert why_refused(world.pin("L1", 60.0)) is RefusalReason.NOT_ALLOWED
     never = lazy(pin_limit=0.0)
     never.request("alice", 1)
-    assert isinstance(pin(never, "L1"), core.Refuse)
+    assert isinstance(never.pin("L1"), core.Refuse)
 
 
 def test_a_warning_that_nothing_came_of_is_given_anew() -> None:
     """Who waited left: a day later somebody else waits, and its people are told again."""
     world = lazy(notify_before=20.0)
     world.request("alice", 1)
-    idle(world, "L1")
+    world.idle("L1")
     world.at += 100
     world.request("bob", 2)
     world.release("L2", "bob")
     world.at += 86400
     world.request("carol", 3)
-    assert asked(world) == []
+    assert world.asked_back() == []
     assert len([e for e in world.history if is_asked_back(e, RecallPhase.WARNED)]) == 2
     world.tick(21)
-    assert asked(world) == ["L1"]
+    assert world.asked_back() == ["L1"]
 
 
 def test_a_checkpoint_goes_back_where_it_can() -> None:
@@ -199,100 +191,86 @@ def test_a_checkpoint_goes_back_where_it_can() -> None:
     for movable, where in ((Movable.SAME, "parked"), (Movable.KIND, "held")):
         world = lazy(2)
         world.request("alice", 1)
-        idle(world, "L1")
-        given(world, "L1", Rung.DRIVER, GIB, movable)
+        world.idle("L1")
+        world.gives("L1", Rung.DRIVER, GIB, movable)
         world.observe()
         world.request("bob", 2)
         assert world.state.leases["L2"].allocations[0].gpu == gpu(0).uuid
-        resume(world, "L1")
-        assert phase(world, "L1") == where
-        world.release("L2", "bob")
-        world.observe()
-        assert phase(world, "L1") == "held"
+        world.resume("L1")
+        assert world.phase("L1") == where
+        world.release("L2", "bob", seen=True)
+        assert world.phase("L1") == "held"
 
 
 def test_an_idle_gpu_goes_to_who_waits_and_comes_back() -> None:
     """The whole round: asked, parked, measured, granted to bob; alice waits and gets it back."""
-    world = lazy()
-    world.request("alice", 1)
-    idle(world, "L1")
+    world = resting()
     world.tick(1000)
-    assert asked(world) == [], "nobody waits: she may keep it"
+    assert world.asked_back() == [], "nobody waits: she may keep it"
     world.request("bob", 2)
-    assert asked(world) == ["L1"], "at once: she was idle for long enough"
-    park(world, "L1")
-    assert (phase(world, "L1"), phase(world, "L2")) == ("parked", "queued")
-    assert isinstance(resume(world, "L1", wait=False), core.Refuse)
+    assert world.asked_back() == ["L1"], "at once: she was idle for long enough"
+    world.park("L1")
+    assert (world.phase("L1"), world.phase("L2")) == ("parked", "queued")
+    assert isinstance(world.resume("L1", wait=False), core.Refuse)
     world.observe()
-    assert phase(world, "L2") == "held"
-    assert isinstance(resume(world, "L1"), core.Wait)
-    assert isinstance(resume(world, "L1"), core.Wait), "asked twice is asked once"
-    park(world, "L1")
+    assert world.phase("L2") == "held"
+    assert isinstance(world.resume("L1"), core.Wait)
+    assert isinstance(world.resume("L1"), core.Wait), "asked twice is asked once"
+    world.park("L1")
     assert not world.state.queue.waiting, "she left the queue and stays parked"
-    resume(world, "L1")
-    world.release("L2", "bob")
-    world.observe()
-    assert phase(world, "L1") == "held"
+    world.resume("L1")
+    world.release("L2", "bob", seen=True)
+    assert world.phase("L1") == "held"
     assert world.state.leases["L1"].activity is Activity.BUSY
 
 
 def test_who_keeps_a_gpu_is_asked_again_later_and_somebody_else_now() -> None:
     """The longest idle first; one that cannot is remembered with its reason."""
-    world = lazy(2)
-    for pid in (1, 2):
-        world.request(f"p{pid}", pid)
-        idle(world, f"L{pid}")
-        world.at += 1
+    world = two_idle()
     world.at += 100
     world.request("bob", 3)
-    assert asked(world) == ["L1"], "one is enough"
+    assert world.asked_back() == ["L1"], "one is enough"
     world.says("L1", cmd.Keep, "CUDA runs.")
-    assert asked(world) == ["L1", "L2"]
+    assert world.asked_back() == ["L1", "L2"]
     assert kept(world.state, "L1") == "CUDA runs."
     world.tick(59)
-    assert asked(world) == ["L1", "L2"]
+    assert world.asked_back() == ["L1", "L2"]
     world.tick(2)
-    assert asked(world) == ["L1", "L2", "L1"], "L2 may still answer; another minute is over"
+    assert world.asked_back() == ["L1", "L2", "L1"], "L2 may still answer; another minute is over"
 
 
 def test_a_measurement_counts_more_than_a_word() -> None:
     """Who says it parked and was seen with memory on the GPU keeps the lease, and the memory."""
-    world = lazy()
-    world.request("alice", 1)
-    world.memory[(1, gpu(0).uuid)] = GIB
-    world.observe()
-    idle(world, "L1")
-    park(world, "L1")
-    assert phase(world, "L1") == "held"
+    world = resting(1)
+    world.park("L1")
+    assert world.phase("L1") == "held"
     del world.memory[(1, gpu(0).uuid)]
     world.observe()
-    park(world, "L1")
+    world.park("L1")
     world.memory[(1, gpu(0).uuid)] = GIB  # after it parked
     world.observe()
     world.request("bob", 2)
-    assert (phase(world, "L1"), phase(world, "L2")) == ("parked", "queued")
-    resume(world, "L1")
-    why = core.why_waiting(world.state, "L1", 1, world.config)
-    assert "not measured as free" in why.message
-    world.die(1)
-    world.observe()
-    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+    assert (world.phase("L1"), world.phase("L2")) == ("parked", "queued")
+    world.resume("L1")
+    assert "not measured as free" in world.why("L1", 1)
+    world.die(1, seen=True)
+    assert (world.phase("L1"), world.phase("L2")) == ("forgotten", "held")
 
 
 def test_what_a_word_did_not_free_is_its_own_again() -> None:
     """It would drain until the process is gone, and bar the task's own way back."""
     world = gave_back_what_is_still_there()
-    resume(world, "L1")
+    world.resume("L1")
     world.observe()
-    assert phase(world, "L1") == "parked", "it may be on its way"
-    assert "not measured as free" in core.why_waiting(world.state, "L1", 0, world.config).message
+    assert world.phase("L1") == "parked", "it may be on its way"
+    assert "not measured as free" in world.why("L1")
     world.tick(11)
     world.observe()
-    assert phase(world, "L1") == "held", "its own memory is there: it goes on with it"
+    assert world.phase("L1") == "held", "its own memory is there: it goes on with it"
     world.observe()
-    idle(world, "L1")
-    park(world, "L1")
-    assert phase(world, "L1") == "held", "now it is known to have memory there"
+    world.idle("L1")
+    world.park("L1")
+    assert world.phase("L1") == "held", "now it is known to have memory there"
 
 
 def test_what_a_word_did_not_free_is_asked_for_and_said() -> None:
@@ -306,25 +284,24 @@ def test_what_a_word_did_not_free_is_asked_for_and_said() -> None:
     world.observe()
     reserved = 3 * GIB + 64 * 1024**2
     assert world.state.gpus[gpu(0).uuid].reserved == reserved, "what is measured, and no more"
-    said = core.why_waiting(world.state, "L2", 0, world.config).message
+    said = world.why("L2")
     assert "A parked task still has memory on GPU 0 (3.062 GiB with its reserve)" in said
-    assert core.check(restarted(world)) is None
+    assert core.check(world.restarted()) is None
     world.tick(2)
-    assert asked(world) == ["L1"]
-    given(world, "L1", Rung.DRIVER, 3 * GIB)
+    assert world.asked_back() == ["L1"]
+    world.gives("L1", Rung.DRIVER, 3 * GIB)
     del world.memory[(1, gpu(0).uuid)]
     world.observe()
-    assert (phase(world, "L1"), phase(world, "L2")) == ("parked", "held")
+    assert (world.phase("L1"), world.phase("L2")) == ("parked", "held")
 
 
 def test_who_can_give_no_more_is_asked_ever_more_seldom() -> None:
     """It trimmed, nothing is measured of it but its name, and whoever waits wants all."""
     world = lazy(measure_granularity=1)
     world.request("alice", 1)
-    world.memory[(1, gpu(0).uuid)] = GIB
-    world.observe()
-    idle(world, "L1")
-    given(world, "L1", Rung.TRIM)
+    world.uses(1, GIB)
+    world.idle("L1")
+    world.gives("L1", Rung.TRIM)
     world.memory[(1, gpu(0).uuid)] = 0
     world.tick(2)
     world.observe()
@@ -333,47 +310,40 @@ def test_who_can_give_no_more_is_asked_ever_more_seldom() -> None:
     for _ in range(3600):
         world.tick(1)
         if is_asked(world.state, "L1"):
-            given(world, "L1", Rung.TRIM)
+            world.gives("L1", Rung.TRIM)
             assert not is_asked(world.state, "L1"), "that is an answer"
             assert kept(world.state, "L1")
-    assert len(asked(world)) == 6, "after 0, 1, 3, 7, 15 and 31 minutes"
+    assert len(world.asked_back()) == 6, "after 0, 1, 3, 7, 15 and 31 minutes"
 
 
 def test_more_moved_to_host_memory_later_counts_there() -> None:
     """A task that had only emptied its caches climbs when it is asked for more."""
-    world = lazy()
-    world.request("alice", 1)
-    world.memory[(1, gpu(0).uuid)] = 8 * GIB
-    world.observe()
-    idle(world, "L1")
-    given(world, "L1", Rung.TRIM)
+    world = resting(8)
+    world.gives("L1", Rung.TRIM)
     world.tick(2)
     world.observe()
     world.request("bob", 2, Request(1, 20 * GIB))
     world.tick(2)
-    assert asked(world) == ["L1"]
-    plan(world, "L1", 7 * GIB)
-    given(world, "L1", Rung.STORAGE, 7 * GIB)
-    world.memory[(1, gpu(0).uuid)] = GIB // 2
-    world.observe()
-    assert (phase(world, "L1"), phase(world, "L2")) == ("parked", "held")
+    assert world.asked_back() == ["L1"]
+    world.plan("L1", 7 * GIB)
+    world.gives("L1", Rung.STORAGE, 7 * GIB)
+    world.uses(1, GIB // 2)
+    assert (world.phase("L1"), world.phase("L2")) == ("parked", "held")
     assert world.state.parked_memory() == 7 * GIB
     assert world.state.memory_recall("L1") is None
 
 
 def test_a_trimmed_task_of_which_nothing_is_there_holds_nothing() -> None:
     """Not even a context: a framework that could not say whether it had started CUDA."""
-    world = lazy()
-    world.request("alice", 1)
-    idle(world, "L1")
-    given(world, "L1", Rung.TRIM)
+    world = resting()
+    world.gives("L1", Rung.TRIM)
     world.tick(1)
     world.observe()
     world.tick(1)
     world.observe()
     world.request("bob", 2)
-    assert (phase(world, "L1"), phase(world, "L2")) == ("parked", "held")
-    assert not asked(world), "there is nothing to ask it for"
+    assert (world.phase("L1"), world.phase("L2")) == ("parked", "held")
+    assert not world.asked_back(), "there is nothing to ask it for"
 
 
 def test_time_outs_by_quota_and_gpu_and_always() -> None:
@@ -384,14 +354,14 @@ def test_time_outs_by_quota_and_gpu_and_always() -> None:
         park_when=ParkWhen.ALWAYS,
     )
     world.request("alice", 1)
-    idle(world, "L1")
+    world.idle("L1")
     assert core.next_deadline(world.state, world.config) == world.at + 30.0
     world.set_quota(ALICE, Quota(1, None, idle_timeout=0.0))
     world.tick(100)
-    assert asked(world) == [], "0 is never"
+    assert world.asked_back() == [], "0 is never"
     world.set_quota(ALICE, Quota(1, None, idle_timeout=90.0))
     world.tick(1)
-    assert asked(world) == ["L1"], "though nobody waits"
+    assert world.asked_back() == ["L1"], "though nobody waits"
 
 
 def test_a_thread_that_computes_keeps_the_gpu_and_keeping_it_warm_does_not() -> None:
@@ -402,36 +372,33 @@ def test_a_thread_that_computes_keeps_the_gpu_and_keeping_it_warm_does_not() -> 
         world.memory[(1, gpu(0).uuid)] = GIB
         world.work[(1, gpu(0).uuid)] = share
         world.observe()
-        idle(world, "L1")
+        world.idle("L1")
         world.request("bob", 2)
         for _ in range(40):
-            world.at += 2.0
-            world.observe()
+            world.look(2.0)
             world.tick(0.0)
-        assert asked(world) == ([] if keeps else ["L1"]), share
+        assert world.asked_back() == ([] if keeps else ["L1"]), share
         if keeps:
             world.work.clear()
             world.tick(59.0)
             world.observe()
-            assert asked(world) == [], "less than a minute since it worked"
+            assert world.asked_back() == [], "less than a minute since it worked"
             world.tick(1.0)
-            assert asked(world) == ["L1"]
+            assert world.asked_back() == ["L1"]
 
 
 def test_work_before_a_restart_is_not_forgotten_at_once() -> None:
     """A node manager that has just started has not seen what the GPUs did."""
-    world = lazy()
-    world.request("alice", 1)
-    idle(world, "L1")
+    world = resting()
     world.tick(1000)
-    world.state = restarted(world)
+    world.state = world.restarted()
     world.run(cmd.ConfigureQuotas(world.at, Quota(2, None)))
     world.request("bob", 2)
-    assert asked(world) == []
+    assert world.asked_back() == []
     world.tick(59)
-    assert asked(world) == []
+    assert world.asked_back() == []
     world.tick(1)
-    assert asked(world) == ["L1"]
+    assert world.asked_back() == ["L1"]
 
 
 def test_a_parked_task_survives_a_restart_and_ends_like_any_other() -> None:
@@ -439,11 +406,11 @@ def test_a_parked_task_survives_a_restart_and_ends_like_any_other() -> None:
     for way in ("die", "kernel", "release", "revoke", "silence"):
         world = lazy(heartbeat_timeout=15.0)
         world.request("alice", 1, kernel_id="k")
-        idle(world, "L1")
-        park(world, "L1")
+        world.idle("L1")
+        world.park("L1")
         world.observe()
         world.request("bob", 2)
-        resume(world, "L1")
+        world.resume("L1")
         state = replayed(world.state)
         assert state.leases["L1"].phase is LeasePhase.PARKED
         assert "L1" in state.queue.waiting
@@ -456,11 +423,10 @@ def test_a_parked_task_survives_a_restart_and_ends_like_any_other() -> None:
         elif way == "revoke":
             world.run(cmd.Revoke(world.at, "L1", "enough", "root"))
         else:
-            bob = world.state.leases["L2"]
             world.at += 15
-            world.run(cmd.Heartbeat(world.at, bob.id, bob.environment, bob.task.process))
+            world.says("L2", cmd.Heartbeat)
             world.run(cmd.Tick(world.at, world.at))
-        assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+        assert (world.phase("L1"), world.phase("L2")) == ("forgotten", "held")
         assert not world.state.queue.waiting
 
 
@@ -482,8 +448,8 @@ def test_nobody_parks_resumes_or_releases_for_another() -> None:
     world.run(cmd.Attach(world.at, before.id, ALICE, process(9)))
     child = world.run(cmd.Park(world.at, before.id, ALICE, process(9)))
     assert isinstance(child, core.Refuse)
-    park(world, "L1")
-    assert phase(world, "L1") == "held", "a child shares it"
+    world.park("L1")
+    assert world.phase("L1") == "held", "a child shares it"
     assert "Child" in (kept(world.state, before.id) or "")
 
 
@@ -494,30 +460,30 @@ def test_what_comes_back_is_kept_free_though_it_is_more_than_was_promised() -> N
     world.request("alice", 1, Request(1, 4 * GIB))
     world.memory[(1, uuid)] = 10 * GIB
     world.observe()
-    idle(world, "L1")
-    plan(world, "L1", 10 * GIB)
-    given(world, "L1", Rung.DRIVER, 10 * GIB)
+    world.idle("L1")
+    world.plan("L1", 10 * GIB)
+    world.gives("L1", Rung.DRIVER, 10 * GIB)
     world.memory.pop((1, uuid))
     world.observe()
     world.request("bob", 2, Request(1, 17 * GIB))
     world.memory[(2, uuid)] = 17 * GIB
     world.observe()
-    resume(world, "L1")
-    assert phase(world, "L1") == "parked", "7 GiB are free: enough for the lease, not for her"
+    world.resume("L1")
+    assert world.phase("L1") == "parked", "7 GiB are free: enough for the lease, not for her"
     world.release("L2", "bob")
     world.memory.pop((2, uuid))
     world.observe()
-    assert phase(world, "L1") == "held"
+    assert world.phase("L1") == "held"
     world.request("bob", 3, Request(1, 16 * GIB))
-    assert phase(world, "L3") == "queued", "it is on its way back, and nothing of it is measured"
+    assert world.phase("L3") == "queued", "it is on its way back, and nothing of it is measured"
     for there in (1, 6):
         world.memory[(1, uuid)] = there * GIB
         world.observe()
-        assert phase(world, "L3") == "queued", f"{there} GiB of ten have arrived"
+        assert world.phase("L3") == "queued", f"{there} GiB of ten have arrived"
     world.memory[(1, uuid)] = 10 * GIB
-    restored(world, "L1")
+    world.restored("L1")
     world.observe()
-    assert phase(world, "L3") == "queued", "from now on it is measured"
+    assert world.phase("L3") == "queued", "from now on it is measured"
     world.memory[(1, uuid)] = 4 * GIB
     world.observe()
-    assert phase(world, "L3") == "held"
+    assert world.phase("L3") == "held"

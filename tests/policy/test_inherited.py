@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from support.policy_moves import phase, restarted
 from support.policy_turns import CONFIG
 from support.policy_world import GIB, World, gpu, process
 
@@ -24,6 +24,7 @@ from jupyter_gpushare.policy.words.model import (
     TaskKind,
     Vitals,
 )
+from jupyter_gpushare.policy.words.turns import TurnPhase
 
 KERNEL, TRAINING, WORKER, BOB = 1, 2, 3, 9
 HERS = "L1"
@@ -58,46 +59,44 @@ def kernel_exits(world: World) -> None:
     world.die(KERNEL)
 
 
+Ends = Callable[[World], None]
 ENDS = pytest.mark.parametrize("ends", [kernel_dies, kernel_is_shut_down, kernel_exits])
 
 
 @ENDS
-def test_the_last_member_ends_the_lease(ends: object) -> None:
+def test_the_last_member_ends_the_lease(ends: Ends) -> None:
     world = joined(TRAINING)
     world.memory[(TRAINING, HERE)] = 4 * GIB
-    assert callable(ends)
     ends(world)
     for _ in range(10):
         world.at += 10
-        world.run(cmd.Heartbeat(world.at, HERS, ALICE, process(TRAINING)))
+        world.says(HERS, cmd.Heartbeat)
         world.observe()
-    assert (phase(world, "L1"), phase(world, "L2")) == ("held", "queued")
+    assert (world.phase("L1"), world.phase("L2")) == ("held", "queued")
     assert not [key for key in world.state.flags if key[2] is FlagKind.SQUATTER]
-    world.die(TRAINING)
-    world.observe()
-    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+    world.die(TRAINING, seen=True)
+    assert (world.phase("L1"), world.phase("L2")) == ("forgotten", "held")
 
 
 @ENDS
-def test_a_lease_without_others_ends_with_the_process_that_asked(ends: object) -> None:
+def test_a_lease_without_others_ends_with_the_process_that_asked(ends: Ends) -> None:
     world = joined()
-    assert callable(ends)
     ends(world)
     world.observe()
-    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+    assert (world.phase("L1"), world.phase("L2")) == ("forgotten", "held")
 
 
 def test_a_member_that_ends_takes_the_lease_from_nobody() -> None:
     world = joined(TRAINING)
     world.run(cmd.Release(world.at, HERS, ALICE, ends=process(TRAINING)))
     assert world.state.leases[HERS].task.process == process(KERNEL)
-    assert phase(world, "L1") == "held"
+    assert world.phase("L1") == "held"
 
 
 def test_a_lease_that_somebody_gives_back_ends_for_all_that_joined_it() -> None:
     world = joined(TRAINING)
     world.release("L1", "alice")
-    assert phase(world, "L1") == "ended"
+    assert world.phase("L1") == "ended"
 
 
 def test_the_one_that_goes_on_is_the_task() -> None:
@@ -112,7 +111,7 @@ def test_the_one_that_goes_on_is_the_task() -> None:
     found = world.state.by_handle
     assert ("alice", "k") not in found, "the next kernel of this notebook is another task"
     assert isinstance(world.request("alice", KERNEL + 50, kernel_id="k"), core.Grant)
-    again = restarted(world).leases[HERS]
+    again = world.restarted().leases[HERS]
     assert (again.task, again.inherited_at) == (lease.task, lease.inherited_at)
     assert again.members == {process(TRAINING), process(WORKER)}
     world.die(TRAINING)
@@ -127,18 +126,16 @@ def test_who_goes_on_with_a_revoked_lease_is_asked_to_end() -> None:
         world.die(gone)
         revoke = cmd.Revoke(world.at, HERS, "maintenance", "root")
         step = core.step(world.state, revoke, world.config)
-        told = [
-            one for event in step.events for one in core.effects(event, step.state, world.config)
-        ]
-        assert [one for one in told if isinstance(one, Signal)] == asked
+        told = (core.effects(event, step.state, world.config) for event in step.events)
+        assert [one for some in told for one in some if isinstance(one, Signal)] == asked
 
 
 def beats(world: World, seconds: float) -> None:
     """The training gives signs of life for so long; the GPU is measured."""
     for _ in range(round(seconds / 10)):
         world.tick(10)
-        world.run(cmd.Heartbeat(world.at, HERS, ALICE, process(TRAINING)))
-        world.run(cmd.Heartbeat(world.at, "L2", "bob", process(BOB)))
+        for name, whose, pid in ((HERS, ALICE, TRAINING), ("L2", "bob", BOB)):
+            world.run(cmd.Heartbeat(world.at, name, whose, process(pid)))
         world.observe()
 
 
@@ -147,15 +144,15 @@ def test_who_goes_on_and_is_not_on_the_gpu_keeps_it_for_a_stated_time() -> None:
     world = joined(TRAINING, simulated=False)
     kernel_dies(world)
     beats(world, world.config.survivor_grace - 10)
-    assert phase(world, "L1") == "held", "it may read its data first"
+    assert world.phase("L1") == "held", "it may read its data first"
     world.memory[(TRAINING, HERE)] = GIB
     beats(world, 3 * world.config.survivor_grace)
-    assert phase(world, "L1") == "held", "it is on the GPU"
+    assert world.phase("L1") == "held", "it is on the GPU"
     del world.memory[(TRAINING, HERE)]
     beats(world, world.config.survivor_grace - 10)
-    assert (phase(world, "L1"), phase(world, "L2")) == ("held", "queued")
+    assert (world.phase("L1"), world.phase("L2")) == ("held", "queued")
     beats(world, 20)
-    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+    assert (world.phase("L1"), world.phase("L2")) == ("forgotten", "held")
 
 
 def test_workers_that_are_left_alone_end_the_lease_soon() -> None:
@@ -168,15 +165,15 @@ def test_workers_that_are_left_alone_end_the_lease_soon() -> None:
         world.run(cmd.Attach(world.at, HERS, ALICE, process(pid), is_worker))
     kernel_dies(world)
     assert world.state.leases[HERS].task.process == process(WORKER), "the younger one, no worker"
-    assert restarted(world).leases[HERS].workers == {process(TRAINING)}
+    assert world.restarted().leases[HERS].workers == {process(TRAINING)}
     beats(world, 2 * world.config.heartbeat_timeout)
     world.die(WORKER)
     world.memory[(TRAINING, HERE)] = GIB
     beats(world, 2 * world.config.survivor_grace)
-    assert phase(world, "L1") == "held"
+    assert world.phase("L1") == "held"
     del world.memory[(TRAINING, HERE)]
     beats(world, world.config.heartbeat_timeout + 15)
-    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+    assert (world.phase("L1"), world.phase("L2")) == ("forgotten", "held")
 
 
 def test_who_goes_on_is_idle_while_nothing_of_it_computes() -> None:
@@ -197,17 +194,17 @@ def test_while_the_one_that_asked_lives_it_need_not_be_on_the_gpu() -> None:
     world = joined(TRAINING, simulated=False)
     del world.memory[(KERNEL, HERE)]
     beats(world, 2 * world.config.survivor_grace)
-    assert phase(world, "L1") == "held"
+    assert world.phase("L1") == "held"
 
 
 def test_where_nothing_can_be_measured_signs_of_life_count() -> None:
     world = joined(TRAINING)
     kernel_dies(world)
     beats(world, 2 * world.config.survivor_grace)
-    assert phase(world, "L1") == "held"
+    assert world.phase("L1") == "held"
     world.tick(world.config.heartbeat_timeout)
     world.observe()
-    assert phase(world, "L1") == "forgotten"
+    assert world.phase("L1") == "forgotten"
 
 
 def test_a_child_that_is_seen_on_the_gpu_is_a_member_without_asking() -> None:
@@ -221,32 +218,28 @@ def test_a_child_that_is_seen_on_the_gpu_is_a_member_without_asking() -> None:
     world.run(cmd.Observe(world.at, (GpuReading(HERE, None, 4 * GIB, (orphan,)),)))
     assert world.state.leases[HERS].task.process == process(TRAINING)
     assert not world.state.flags
-    world.die(TRAINING)
-    world.observe()
-    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+    world.die(TRAINING, seen=True)
+    assert (world.phase("L1"), world.phase("L2")) == ("forgotten", "held")
 
 
 def test_a_request_in_the_queue_is_only_the_one_of_the_process_that_asked() -> None:
     world = joined()
     world.run(cmd.Attach(world.at, "L2", "bob", process(BOB + 1)))
     world.die(BOB)
-    assert phase(world, "L2") == "forgotten"
+    assert world.phase("L2") == "forgotten"
 
 
 def test_whoever_goes_on_takes_turns_by_a_gate_of_its_own() -> None:
     world = World(CONFIG)
     world.start([gpu(0)], Quota(1, None))
-    for pid, who in ((KERNEL, "alice"), (BOB, "bob")):
+    for number, (pid, who) in enumerate(((KERNEL, "alice"), (BOB, "bob")), 1):
         world.request(who, pid, Request(1, 8 * GIB), wait=False)
-    bob = ("L2", "bob", process(BOB))
-    for whose in ((HERS, ALICE, process(KERNEL)), bob):
-        world.run(cmd.ReportMemory(world.at, *whose, (), 0, True))
+        world.says(f"L{number}", cmd.ReportMemory, (), 0, True)
     world.run(cmd.Attach(world.at, HERS, ALICE, process(TRAINING)))
-    world.run(cmd.AskTurn(world.at, *bob))
+    world.says("L2", cmd.AskTurn)
     assert world.state.turns[HERS].phase.value == "holds"
     kernel_dies(world)
     assert HERS not in world.state.takers, "the gate has ended with its process"
-    assert bob[0] not in world.state.turns or world.state.turns[bob[0]].phase.value == "holds"
-    hers = (HERS, ALICE, process(TRAINING))
-    world.run(cmd.ReportMemory(world.at, *hers, (), 0, True))
-    assert set(world.state.takers) == {HERS, bob[0]}
+    assert world.state.turn_phase("L2") in (None, TurnPhase.HOLDS)
+    world.says(HERS, cmd.ReportMemory, (), 0, True)
+    assert set(world.state.takers) == {HERS, "L2"}

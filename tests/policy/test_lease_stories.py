@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from support.policy_moves import phase, restarted, two_people_one_gpu
+from support.policy_moves import two_people_one_gpu
 from support.policy_world import BOOT, GIB, World, gpu, replayed
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words.model import FlagKind, LeasePhase, Quota, Request
+from jupyter_gpushare.policy.words.model import FlagKind, Quota, Request
 
 
 def test_a_stalled_holder_keeps_what_it_uses() -> None:
@@ -17,27 +17,26 @@ def test_a_stalled_holder_keeps_what_it_uses() -> None:
         world.at += 10
         world.says("L2", cmd.Heartbeat)
         world.run(cmd.Tick(world.at, world.at))
-    assert phase(world, "L1") == "held"
+    assert world.phase("L1") == "held"
     assert world.state.leases["L1"].stalled
     world.observe()
-    assert (phase(world, "L1"), phase(world, "L2")) == ("held", "queued")
+    assert (world.phase("L1"), world.phase("L2")) == ("held", "queued")
     del world.memory[(1, gpu(0).uuid)]
     world.observe()
-    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+    assert (world.phase("L1"), world.phase("L2")) == ("forgotten", "held")
 
 
 def test_a_released_lease_drains_until_measured() -> None:
     """`release` ends the entitlement at once and the claim only when the memory is gone."""
     world = two_people_one_gpu()
-    world.release("L1", "alice")
-    world.observe()
-    assert (phase(world, "L1"), phase(world, "L2")) == ("ended", "queued")
+    world.release("L1", "alice", seen=True)
+    assert (world.phase("L1"), world.phase("L2")) == ("ended", "queued")
     del world.memory[(1, gpu(0).uuid)]
     stale = cmd.Observe(world.at - 1, world.readings())
     world.run(stale)
-    assert phase(world, "L1") == "ended", "a reading begun before the release proves nothing"
+    assert world.phase("L1") == "ended", "a reading begun before the release proves nothing"
     world.observe()
-    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+    assert (world.phase("L1"), world.phase("L2")) == ("forgotten", "held")
 
 
 def test_a_kernel_that_goes_on_keeps_what_cuda_has_there() -> None:
@@ -49,25 +48,21 @@ def test_a_kernel_that_goes_on_keeps_what_cuda_has_there() -> None:
         return both.reserved, both.tasks
 
     world.release("L1", "alice")
-    world.memory[(1, gpu(0).uuid)] = GIB // 2
-    world.observe()
+    world.uses(1, GIB // 2)
     assert books() == (24 * GIB, 1), "it may be about to end"
-    world.at += 2.0
-    world.observe()
+    world.look(2.0)
     kept = GIB // 2 + world.config.residue_margin
     assert books() == (kept, 0)
-    said = core.why_waiting(world.state, "L2", 0, world.config).message
+    said = world.why("L2")
     assert "A process whose lease has ended still has memory on GPU 0" in said
-    assert core.check(restarted(world)) is None
+    assert core.check(world.restarted()) is None
     world.request("carol", 3)
-    assert phase(world, "L3") == "held", "who names no size has what there is"
+    assert world.phase("L3") == "held", "who names no size has what there is"
     assert books() == (24 * GIB, 1)
-    world.die(1)
-    world.observe()
-    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "queued")
-    world.release("L3", "carol")
-    world.observe()
-    assert phase(world, "L2") == "held"
+    world.die(1, seen=True)
+    assert (world.phase("L1"), world.phase("L2")) == ("forgotten", "queued")
+    world.release("L3", "carol", seen=True)
+    assert world.phase("L2") == "held"
 
 
 def test_a_process_that_still_computes_is_a_task() -> None:
@@ -84,11 +79,9 @@ def test_a_process_that_takes_more_after_its_lease_is_a_squatter() -> None:
     world.release("L2", "bob")
     world.release("L1", "alice")
     world.memory[(1, gpu(0).uuid)] = GIB // 2
-    world.at += 5.0
-    world.observe()
+    world.look(5.0)
     assert not world.state.flags
-    world.memory[(1, gpu(0).uuid)] = 4 * GIB
-    world.observe()
+    world.uses(1, 4 * GIB)
     assert [kind for _gpu, _process, kind in world.state.flags] == [FlagKind.SQUATTER]
     assert world.state.gpus[gpu(0).uuid].free <= 20 * GIB, "nobody gets it"
 
@@ -97,12 +90,11 @@ def test_a_kernel_that_asks_again_has_its_memory_by_the_new_lease() -> None:
     world = two_people_one_gpu()
     world.release("L2", "bob")
     world.release("L1", "alice")
-    world.at += 5.0
-    world.observe()
-    assert phase(world, "L1") == "ended"
+    world.look(5.0)
+    assert world.phase("L1") == "ended"
     world.request("alice", 1)
     world.observe()
-    assert (phase(world, "L1"), phase(world, "L3")) == ("forgotten", "held")
+    assert (world.phase("L1"), world.phase("L3")) == ("forgotten", "held")
 
 
 def test_a_late_tick_is_nobodys_fault() -> None:
@@ -112,7 +104,7 @@ def test_a_late_tick_is_nobodys_fault() -> None:
     world.at += 3600
     world.run(cmd.Tick(world.at, due))
     assert not world.state.stalled
-    assert world.state.leases["L2"].phase is LeasePhase.QUEUED
+    assert world.phase("L2") == "queued"
 
 
 def test_a_reboot_ends_everything() -> None:
@@ -132,11 +124,10 @@ def test_a_full_disk_grants_nothing_and_takes_nothing() -> None:
     refused = world.request("carol", 4)
     assert refused.reason.value == "unavailable"
     assert "the disk is full" in refused.message
-    world.die(1)
-    world.observe()
-    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "queued")
+    world.die(1, seen=True)
+    assert (world.phase("L1"), world.phase("L2")) == ("forgotten", "queued")
     world.run(cmd.SetGranting(world.at, None))
-    assert phase(world, "L2") == "held"
+    assert world.phase("L2") == "held"
 
 
 def test_a_gpu_that_goes_away_is_lost_while_held_and_forgotten_when_free() -> None:
@@ -147,7 +138,7 @@ def test_a_gpu_that_goes_away_is_lost_while_held_and_forgotten_when_free() -> No
     assert [books.gpu.index for books in world.state.gpus.values()] == [0]
     assert world.state.gpus[gpu(0).uuid].problem == "this GPU is no longer in the node"
     world.request("bob", 2)
-    assert phase(world, "L2") == "queued"
+    assert world.phase("L2") == "queued"
     world.run(cmd.Discover(world.at, (gpu(0), gpu(1))))
     assert all(books.problem is None for books in world.state.gpus.values())
     assert world.gpus_of("L2") == [1], "what waits is served when a GPU comes"
@@ -161,6 +152,6 @@ def test_a_restart_refuses_nobody_before_the_quotas_are_read() -> None:
     world.memory[(9, gpu(0).uuid)] = 2 * GIB  # a squatter that came meanwhile
     world.run(cmd.Start(world.at, BOOT, (gpu(0),)))
     world.observe()
-    assert phase(world, "L2") == "queued"
+    assert world.phase("L2") == "queued"
     world.run(cmd.ConfigureQuotas(world.at, Quota(1, 8 * GIB)))
-    assert phase(world, "L2") == "queued"
+    assert world.phase("L2") == "queued"

@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings, strategies as st
 from support.examples import until_it_fails
-from support.policy_moves import given as gives, idle, phase, plan, restored, resume
 from support.policy_moving import Slow, asked_to_move, busy_day
-from support.policy_world import GIB, World, gpu, plain_config
+from support.policy_world import GIB, World, gpu, plain_config, why_waits
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import links
-from jupyter_gpushare.policy.decide.waiting import why_waiting
 from jupyter_gpushare.policy.say import texts
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
@@ -30,8 +28,8 @@ def parked(gpus: int = 1, tasks: int = 3, *, each: int = 1, resident: bool = Tru
     world = World(config).start([gpu(n, 80) for n in range(gpus)], Quota(gpus, 2 * GIB))
     for pid in range(1, tasks + 1):
         world.request("abcdefgh"[pid - 1], pid, Request(each, 2 * GIB))
-        idle(world, f"L{pid}")
-        gives(world, f"L{pid}", Rung.DRIVER, GIB, Movable.KIND)
+        world.idle(f"L{pid}")
+        world.gives(f"L{pid}", Rung.DRIVER, GIB, Movable.KIND)
         world.observe()
     for pid in range(tasks + 1, tasks + 1 + (gpus if resident else 0)):
         world.request(f"resident{pid}", pid, Request(1, 2 * GIB))
@@ -39,39 +37,37 @@ def parked(gpus: int = 1, tasks: int = 3, *, each: int = 1, resident: bool = Tru
 
 
 def held(world: World, *leases: str) -> list[bool]:
-    return [phase(world, lease) == "held" for lease in leases]
+    return [world.phase(lease) == "held" for lease in leases]
 
 
 def test_who_resumes_waits_until_the_link_is_free() -> None:
     world = parked()
-    assert isinstance(resume(world, "L1"), core.Grant)
-    waits = resume(world, "L2")
-    assert isinstance(waits, core.Wait)
-    assert waits.message == texts.LINK_IS_BUSY
-    assert why_waiting(world.state, "L2", 0, world.config, world.at).message == (texts.LINK_IS_BUSY)
+    assert isinstance(world.resume("L1"), core.Grant)
+    assert why_waits(world.resume("L2")) == texts.LINK_IS_BUSY
+    assert world.why("L2", at=world.at) == texts.LINK_IS_BUSY
     world.tick(5.0)
     world.observe()
     assert held(world, "L1", "L2") == [True, False]
-    restored(world, "L1")
+    world.restored("L1")
     assert held(world, "L1", "L2") == [True, True], "at once"
 
 
 def test_where_nobody_computes_all_come_back_at_once() -> None:
     world = parked(resident=False)
-    assert isinstance(resume(world, "L1"), core.Grant)
-    assert isinstance(resume(world, "L2"), core.Grant)
+    assert isinstance(world.resume("L1"), core.Grant)
+    assert isinstance(world.resume("L2"), core.Grant)
 
 
 def test_who_has_nothing_to_bring_back_does_not_wait() -> None:
     world = parked()
-    resume(world, "L1")
+    world.resume("L1")
     assert isinstance(world.request("h", 9, Request(1, GIB), wait=False), core.Grant)
 
 
 def test_a_move_whose_end_is_not_told_holds_nobody_up_for_long() -> None:
     world = parked()
-    resume(world, "L1")
-    resume(world, "L2")
+    world.resume("L1")
+    world.resume("L2")
     began = world.at
     while not held(world, "L2")[0] and world.at < began + 1000.0:
         world.tick(max(0.01, core.next_deadline(world.state, world.config) - world.at))
@@ -80,16 +76,15 @@ def test_a_move_whose_end_is_not_told_holds_nobody_up_for_long() -> None:
 
 def test_when_it_ends_or_keeps_its_memory_the_next_one_comes() -> None:
     world = parked()
-    resume(world, "L1")
-    resume(world, "L2")
+    world.resume("L1")
+    world.resume("L2")
     world.release("L1", "a")
     assert held(world, "L2") == [True]
-    idle(world, "L2")
-    restored(world, "L2")
-    plan(world, "L2", GIB)  # it is parked by its person, which fails
-    assert isinstance(resume(world, "L3"), core.Wait)
-    who = world.caller("L2")
-    world.run(cmd.Keep(world.at, *who, "The driver cannot."))
+    world.idle("L2")
+    world.restored("L2")
+    world.plan("L2", GIB)  # it is parked by its person, which fails
+    assert isinstance(world.resume("L3"), core.Wait)
+    world.says("L2", cmd.Keep, "The driver cannot.")
     assert held(world, "L3") == [True]
 
 
@@ -104,18 +99,18 @@ def test_several_gpus_are_not_overtaken_by_those_that_move_out() -> None:
         asked = world.request(who, pid, Request(2, 2 * GIB), wait=False)
         assert isinstance(asked, core.Grant), "they have both GPUs; Erin computes there"
     (dan,) = (one.id for one in world.state.leases.values() if one.environment == "dan")
-    idle(world, dan)
-    gives(world, dan, Rung.DRIVER, GIB)
+    world.idle(dan)
+    world.gives(dan, Rung.DRIVER, GIB)
     world.observe()
     world.acts(bob, cmd.PlanParking, GIB)
-    assert isinstance(resume(world, dan), core.Wait), "Bob's memory moves"
+    assert isinstance(world.resume(dan), core.Wait), "Bob's memory moves"
     refused = host.plan(alice)
     assert isinstance(refused, core.Refuse), "over another link, but one that Dan needs"
     assert refused.reason is RefusalReason.RATE_LIMITED
     world.acts(bob, cmd.Keep, "The driver cannot.")
     assert held(world, dan) == [True], "both links are free at the same time"
     assert isinstance(host.plan(alice), core.Refuse)
-    restored(world, dan)
+    world.restored(dan)
     assert isinstance(host.plan(alice), core.Done)
 
 
@@ -140,12 +135,12 @@ def moves_alone(ops: list[tuple[str, int]], gpus: int, each: int) -> None:
         lease = world.state.leases[name]
         before = world.state
         if what == "resume":
-            resume(world, name)
+            world.resume(name)
         elif what == "restored" and lease.is_resuming:
-            restored(world, name)
+            world.restored(name)
         elif what == "idle" and lease.phase is LeasePhase.HELD and not lease.is_resuming:
-            idle(world, name)
-            gives(world, name, Rung.DRIVER, GIB, Movable.KIND)
+            world.idle(name)
+            world.gives(name, Rung.DRIVER, GIB, Movable.KIND)
             world.observe()
         elif what == "wait":
             world.tick(1.0)
@@ -167,7 +162,7 @@ def moves_alone(ops: list[tuple[str, int]], gpus: int, each: int) -> None:
         coming = [one for one in world.state.leases.values() if one.is_resuming]
         assert coming or not world.state.queue.waiting, "somebody waits, and nobody moves"
         for one in coming:
-            restored(world, one.id)
+            world.restored(one.id)
     assert not world.state.queue.waiting
 
 

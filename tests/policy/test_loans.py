@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.examples import examples
-from support.policy_moves import idle
 from support.policy_moving import HOST, Host
 from support.policy_world import (
     BOOT,
@@ -104,7 +103,7 @@ def world() -> Lent:
 
 
 def granted(world: World, name: str) -> bool:
-    return world.state.leases[name].phase is LeasePhase.HELD
+    return world.phase(name) == "held"
 
 
 def test_nobody_has_anything_until_the_pool_lends_it(world: Lent) -> None:
@@ -123,8 +122,7 @@ def test_a_request_beyond_the_loan_waits_and_one_beyond_the_whole_quota_is_refus
     assert "lends you 1 on this host" in why_waits(world.request("alice", 1, Request(2)))
     assert why_refused(world.request("alice", 2, Request(3))) is RefusalReason.OVER_QUOTA
     world.lend(alice=1, whole=2, why="Your 1 other GPU is in use on host b.")
-    why = core.why_waiting(world.state, "L1", 0, world.config, world.at)
-    assert why.message == "Your 1 other GPU is in use on host b."
+    assert world.why("L1") == "Your 1 other GPU is in use on host b."
     world.lend(alice=2, whole=2)
     assert granted(world, "L1")
 
@@ -227,7 +225,7 @@ def test_a_lower_loan_ends_nothing_and_only_a_reclaim_asks(world: Lent) -> None:
     world.lend(alice=2)
     world.request("alice", 1)
     world.request("alice", 2)
-    idle(world, "L2")
+    world.idle("L2")
     world.lend(alice=1)
     world.tick(5)
     assert granted(world, "L1")
@@ -397,7 +395,7 @@ class Loans(RuleBasedStateMachine):
     def rest(self, data: st.DataObject) -> None:
         if held := self._of(LeasePhase.HELD):
             name = data.draw(st.sampled_from(held))
-            idle(self.world, name)
+            self.world.idle(name)
 
     @rule(data=st.data())
     def park(self, data: st.DataObject) -> None:
@@ -414,8 +412,7 @@ class Loans(RuleBasedStateMachine):
     def die(self, data: st.DataObject) -> None:
         if self.world.state.leases:
             name = data.draw(st.sampled_from(sorted(self.world.state.leases)))
-            self.world.die(self.world.state.leases[name].task.process.pid)
-            self.world.observe()
+            self.world.die(self.world.state.leases[name].task.process.pid, seen=True)
 
     @rule()
     def killed_and_started_again(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from support.policy_moves import phase
 from support.policy_world import World, gpu, plain_config
 
 from jupyter_gpushare.policy import core
@@ -23,7 +22,7 @@ def test_a_request_that_has_waited_long_enough_is_refused() -> None:
     assert over[0].lease == "L2", "who holds a GPU is not ended"
     assert over[0].detail.startswith("No GPU became free within 10 seconds, and your quota lets")
     core.check(step.state)
-    assert phase(world, "L1") == "held"
+    assert world.phase("L1") == "held"
 
 
 def test_of_several_groups_the_one_without_a_bound_is_best() -> None:

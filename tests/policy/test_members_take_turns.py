@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from support.policy_turns import CONFIG
-from support.policy_world import GIB, World, gpu, process
+from support.policy_world import GIB, World, gpu, process, why_refused
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.table import Map, replace
@@ -44,17 +44,21 @@ def asks(world: World, lease: LeaseId, pid: int) -> core.Decision:
     return world.run(cmd.AskTurn(world.at, lease, ALICE, process(pid)))
 
 
+def phase(world: World, lease: LeaseId) -> str | None:
+    turn = world.state.turn_phase(lease)
+    return turn and turn.value
+
+
 def test_a_rank_takes_turns_for_the_lease_that_it_has_joined() -> None:
     world, hers, his = scene()
     tells(world, hers, RANK)
     assert {hers, his} == set(world.state.takers)
-    assert world.state.turns[hers].phase.value == "holds", "it computed before Bob could"
-    bob = (his, "bob", process(BOB))
-    world.run(cmd.AskTurn(world.at, *bob))
+    assert phase(world, hers) == "holds", "it computed before Bob could"
+    world.says(his, cmd.AskTurn)
     world.run(cmd.EndTurn(world.at, hers, ALICE, process(RANK)))
-    assert world.state.turns[his].phase.value == "holds"
+    assert phase(world, his) == "holds"
     asks(world, hers, RANK)
-    assert world.state.turns[hers].phase.value == "waits"
+    assert phase(world, hers) == "waits"
 
 
 def test_what_a_rank_says_of_memory_is_not_believed() -> None:
@@ -66,9 +70,8 @@ def test_what_a_rank_says_of_memory_is_not_believed() -> None:
 
 def test_who_has_not_joined_may_say_nothing() -> None:
     world, hers, _his = scene()
-    for decision in (tells(world, hers, STRANGER), asks(world, hers, STRANGER)):
-        assert isinstance(decision, core.Refuse)
-        assert decision.reason is RefusalReason.UNKNOWN_LEASE
+    for says in (tells, asks):
+        assert why_refused(says(world, hers, STRANGER)) is RefusalReason.UNKNOWN_LEASE
     assert hers not in world.state.takers
 
 
@@ -94,11 +97,11 @@ def test_the_first_program_that_comes_to_a_gate_leads() -> None:
     world, hers, his = scene()
     leads(world, hers, RANK)
     assert world.state.takers[hers].leader == process(RANK)
-    world.run(cmd.AskTurn(world.at, his, "bob", process(BOB)))
-    world.run(cmd.EndTurn(world.at, hers, ALICE, process(AGENT)))
-    assert world.state.turns[hers].phase.value == "holds", "the agent does not stop for it"
+    world.says(his, cmd.AskTurn)
+    world.says(hers, cmd.EndTurn)
+    assert phase(world, hers) == "holds", "the agent does not stop for it"
     world.run(cmd.EndTurn(world.at, hers, ALICE, process(RANK)))
-    assert world.state.turns[his].phase.value == "holds"
+    assert phase(world, his) == "holds"
 
 
 def test_where_a_second_program_comes_to_a_gate_nobody_is_stopped_any_more() -> None:
@@ -118,7 +121,7 @@ def test_the_next_program_leads_when_the_first_has_ended() -> None:
     world, hers, his = scene()
     leads(world, hers, RANK)
     world.run(cmd.Attach(world.at, hers, ALICE, process(OTHER)))
-    world.run(cmd.AskTurn(world.at, his, "bob", process(BOB)))
+    world.says(his, cmd.AskTurn)
     world.run(cmd.ProcessGone(world.at, process(RANK)))
     assert hers not in world.state.takers, "the turn is nobody's who could give it back"
     leads(world, hers, OTHER)
@@ -148,15 +151,12 @@ def test_where_a_second_process_is_measured_on_the_gpu_nobody_is_stopped_any_mor
     world, hers, his = scene()
     leads(world, hers, RANK)
     world.memory[(RANK, gpu(0).uuid)] = GIB
-    world.at += 1.0
-    world.observe()
+    world.look(1.0)
     assert world.state.is_gated(hers), "it is alone there"
     world.run(cmd.Attach(world.at, hers, ALICE, process(OTHER)))
-    world.at += 1.0
-    world.observe()
+    world.look(1.0)
     assert world.state.is_gated(hers), "a loader's worker uses no GPU"
     world.memory[(OTHER, gpu(0).uuid)] = GIB
-    world.at += 1.0
-    world.observe()
+    world.look(1.0)
     assert overran(world) == {hers: True, his: False}
     assert not world.state.turns

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from support.examples import examples
 from support.policy_histories import PEOPLE, Histories
-from support.policy_moves import idle
 from support.policy_world import (
     GIB,
     World,
@@ -26,19 +26,10 @@ from support.policy_world import (
 from jupyter_gpushare.policy.books import room
 from jupyter_gpushare.policy.books.lifts import STEP, unlifted
 from jupyter_gpushare.policy.books.placement import Granted
-from jupyter_gpushare.policy.books.state import Lease, State
+from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.recall import lifts
 from jupyter_gpushare.policy.words import commands as cmd, events as ev
-from jupyter_gpushare.policy.words.model import (
-    Allocation,
-    EnvironmentName,
-    GpuUuid,
-    LeaseId,
-    LeasePhase,
-    ProcessId,
-    Quota,
-    Request,
-)
+from jupyter_gpushare.policy.words.model import Allocation, GpuUuid, LeasePhase, Quota, Request
 
 LONG = 1e6
 
@@ -65,29 +56,22 @@ def all_shares(world: World) -> dict[str, float]:
     return {lease.id: share(world.state, lease.id) for lease in sorted(held, key=lambda x: x.order)}
 
 
-def who(lease: Lease) -> tuple[LeaseId, EnvironmentName, ProcessId]:
-    return lease.id, lease.environment, lease.task.process
-
-
 def obey(world: World, *, but: Sequence[str] = ()) -> None:
     """All tasks use what they may, and say so; then the GPUs are measured."""
     world.at += 0.5
     for lease in tuple(world.state.leases.values()):
         if lease.phase is not LeasePhase.HELD or lease.id in but:
             continue
-        limits = tuple(
-            Allocation(part.gpu, lifts.limit(world.state, lease, part))
-            for part in lease.allocations
-        )
+        sizes = ((part.gpu, lifts.limit(world.state, lease, part)) for part in lease.allocations)
+        limits = tuple(Allocation(*size) for size in sizes)
         if any(world.state.lift(lease.id, part.gpu) for part in lease.allocations):
-            world.run(cmd.ConfirmLimit(world.at, *who(lease), limits, True))
+            world.says(lease.id, cmd.ConfirmLimit, limits, True)
     for lease in tuple(world.state.leases.values()):
         if lease.phase is LeasePhase.HELD and lease.id not in but:
             for part in lease.allocations:
                 size = lifts.limit(world.state, lease, part)
                 world.memory[(lease.task.process.pid, part.gpu)] = size
-    world.at += 0.5
-    world.observe()
+    world.look(0.5)
 
 
 def settled(world: World, *, but: Sequence[str] = ()) -> None:
@@ -95,8 +79,7 @@ def settled(world: World, *, but: Sequence[str] = ()) -> None:
     before, tries = None, 0
     while before != (before := (all_shares(world), world.state.gpus)) or tries < 3:
         obey(world, but=but)
-        world.at += lifts.REST + 1
-        world.observe()
+        world.look(lifts.REST + 1)
         tries += 1
         assert tries < 50, "it never comes to rest"
 
@@ -139,7 +122,7 @@ def test_nobody_is_asked_for_a_gpu_before_the_ranges_have_fallen() -> None:
     world.request("alice", 1, Request(1, 10 * GIB))
     world.request("bob", 2, asks(8, 40))
     obey(world)
-    idle(world, "L1")
+    world.idle("L1")
     world.at += 20.0
     world.request("carol", 3, Request(1, 20 * GIB))
     assert share(world.state, "L2") == 10
@@ -160,8 +143,7 @@ def test_where_one_does_not_come_down_the_next_one_has_to() -> None:
     assert all_shares(world) == {"L1": 24, "L2": 12}, "the last one first"
     for _ in range(8):
         obey(world, but=["L2"])
-        world.at += 1.0
-        world.observe()
+        world.look(1.0)
     assert share(world.state, "L1") < 24, "the other one did not"
     for _ in range(8):
         obey(world, but=["L2"])
@@ -172,12 +154,12 @@ def test_where_one_does_not_come_down_the_next_one_has_to() -> None:
 def test_who_cannot_change_its_limit_has_its_least() -> None:
     world = node(40)
     world.request("alice", 1, asks(8, 40))
-    world.run(cmd.ConfirmLimit(world.at, *who(world.state.leases["L1"]), (), False))
+    world.says("L1", cmd.ConfirmLimit, (), False)
     world.observe()
     settled(world, but=["L1"])
     assert share(world.state, "L1") == 8
     assert world.state.gpus["GPU-0"].reserved == 8 * GIB
-    world.run(cmd.ConfirmLimit(world.at, *who(world.state.leases["L1"]), (), True))
+    world.says("L1", cmd.ConfirmLimit, (), True)
     settled(world)
     assert share(world.state, "L1") == 40, "a framework that can was imported"
 
@@ -215,7 +197,7 @@ def test_a_share_holds_for_processes_that_joined() -> None:
     lease = world.state.leases["L1"]
     child = process(77)
     world.run(cmd.Attach(world.at, lease.id, lease.environment, child))
-    world.run(cmd.ConfirmLimit(world.at, *who(lease), (), False))
+    world.says("L1", cmd.ConfirmLimit, (), False)
     settled(world, but=["L1"])
     part = lease.allocations[0].gpu
     world.run(cmd.ConfirmLimit(world.at, lease.id, lease.environment, child, (), True))
@@ -225,8 +207,7 @@ def test_a_share_holds_for_processes_that_joined() -> None:
     assert share(world.state, "L1") == 20
     told = (Allocation(part, 20 * GIB),)
     world.run(cmd.ConfirmLimit(world.at, lease.id, lease.environment, child, told, True))
-    world.at += 1.0
-    world.observe()
+    world.look(1.0)
     assert share(world.state, "L2") == 20
 
 
@@ -339,16 +320,11 @@ class Load(RuleBasedStateMachine):
             for lease in sorted(state.leases.values(), key=lambda one: one.order)
             if lease.phase is LeasePhase.HELD and lease.request.memory_most and not lease.task.job
         ]
-        for place, first in enumerate(held):
-            for later in held[place + 1 :]:
-                same = (first.request.memory, first.request.memory_most) == (
-                    later.request.memory,
-                    later.request.memory_most,
-                )
-                if same and {p.gpu for p in first.allocations} <= {
-                    p.gpu for p in later.allocations
-                }:
-                    assert share(state, first.id) >= share(state, later.id)
+        for first, later in combinations(held, 2):
+            asked = [(one.request.memory, one.request.memory_most) for one in (first, later)]
+            gpus = [{part.gpu for part in one.allocations} for one in (first, later)]
+            if asked[0] == asked[1] and gpus[0] <= gpus[1]:
+                assert share(state, first.id) >= share(state, later.id)
 
 
 class Ranged(Histories):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from support.policy_moves import phase
 from support.policy_world import GIB, World, gpu, plain_config
 
 from jupyter_gpushare.policy import core
@@ -27,18 +26,17 @@ def a_class(quota: Quota, request: Request | None = None, **config: int) -> Worl
 )
 def test_twelve_students_of_four_gib_fit_on_two_gpus(quota: Quota, request_: Request) -> None:
     world = a_class(quota, request_)
-    assert [phase(world, f"L{number}") for number in range(1, 13)] == ["held"] * 12
+    assert [world.phase(f"L{number}") for number in range(1, 13)] == ["held"] * 12
     assert [books.free for books in world.state.gpus.values()] == [0, 0]
 
 
 def test_what_the_administrator_set_binds_whatever_was_named() -> None:
     world = a_class(Quota(1, FOUR), Request(1, FOUR), max_tasks_per_gpu=4)
     assert [books.tasks for books in world.state.gpus.values()] == [4, 4]
-    why = core.why_waiting(world.state, "L9", 0, world.config)
     assert (
         "GPUs 0 and 1 have enough free memory, but already 4 tasks, the most that the "
-        "administrator's setting max_tasks_per_gpu allows." in why.message
-    )
+        "administrator's setting max_tasks_per_gpu allows."
+    ) in world.why("L9")
 
 
 def test_a_request_for_which_no_size_is_known_goes_beside_three_others_at_most() -> None:
@@ -48,12 +46,11 @@ def test_a_request_for_which_no_size_is_known_goes_beside_three_others_at_most()
     world = World(plain_config()).start([gpu(0, 80)], Quota(1, 8 * GIB))
     for number in range(1, 6):
         world.request(f"student-{number}", number, guess)
-    assert [phase(world, f"L{number}") for number in (4, 5)] == ["held", "queued"]
-    why = core.why_waiting(world.state, "L5", 0, world.config)
+    assert [world.phase(f"L{number}") for number in (4, 5)] == ["held", "queued"]
     assert (
         "GPU 0 has enough free memory, but already 4 tasks, the most beside which a request is "
-        "placed that names no size: name one, and the memory decides." in why.message
-    )
+        "placed that names no size: name one, and the memory decides."
+    ) in world.why("L5")
     assert isinstance(world.request("bob", 9, Request(memory=FOUR)), core.Grant)
 
 

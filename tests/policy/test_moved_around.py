@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, settings
 from support.examples import examples
 from support.policy_moving import MovedAround, busy_day
 
-from jupyter_gpushare.policy.books import placement
-from jupyter_gpushare.policy.decide import recalls
+from jupyter_gpushare.policy.books import room
+from jupyter_gpushare.policy.decide.draft import Draft
+from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.moves import InvariantBroken
 
 pytestmark = pytest.mark.timeout(900)
@@ -29,29 +30,31 @@ def test_a_busy_day_has_moves_and_some_that_fail() -> None:
     assert world.moves >= 5, "the histories above would show nothing"
     assert world.kept >= 1
     assert busy_day(fixed=True).stops >= 1
-    assert any(event.__class__.__name__ == "LeaseRestored" for event in world.history)
+    assert world.of(ev.LeaseRestored)
 
 
-def test_that_the_quota_is_not_looked_at_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = placement.place
-
-    def generous(gpus, quota, *rest):
-        return place(gpus, dataclasses.replace(quota, gpus=quota.gpus + 1), *rest)
-
-    monkeypatch.setattr("jupyter_gpushare.policy.books.room.place", generous)
-    with pytest.raises((AssertionError, InvariantBroken)):
-        busy_day()
+place, emit = room.place, Draft.emit
 
 
-def test_that_a_move_keeps_its_turn_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    emit = recalls.Draft.emit
+def generous(gpus, quota, *rest):
+    return place(gpus, dataclasses.replace(quota, gpus=quota.gpus + 1), *rest)
 
-    def forgetful(draft, *events):
-        for event in events:
-            is_plan = bool(draft.events) and type(draft.events[-1]).__name__ == "ParkingPlanned"
-            if not (is_plan and type(event).__name__ == "TurnMoved"):
-                emit(draft, event)
 
-    monkeypatch.setattr(recalls.Draft, "emit", forgetful)
+def forgetful(draft, *events):
+    for event in events:
+        is_plan = bool(draft.events) and isinstance(draft.events[-1], ev.ParkingPlanned)
+        if not (is_plan and isinstance(event, ev.TurnMoved)):
+            emit(draft, event)
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        pytest.param((room, "place", generous), id="the quota is not looked at"),
+        pytest.param((Draft, "emit", forgetful), id="a move keeps its turn"),
+    ],
+)
+def test_a_planted_bug_is_caught(bug, monkeypatch):
+    monkeypatch.setattr(*bug)
     with pytest.raises((AssertionError, InvariantBroken)):
         busy_day()

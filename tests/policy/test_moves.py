@@ -14,14 +14,7 @@ from jupyter_gpushare.policy.books import demand
 from jupyter_gpushare.policy.recall import offers
 from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
-from jupyter_gpushare.policy.words.model import (
-    HolderAction,
-    LeasePhase,
-    Movable,
-    Quota,
-    RefusalReason,
-    Rung,
-)
+from jupyter_gpushare.policy.words.model import HolderAction, Movable, Quota, RefusalReason, Rung
 from jupyter_gpushare.policy.words.recalls import Give, Recall, RecallPhase, Why
 from jupyter_gpushare.policy.words.turns import TurnPhase
 
@@ -98,8 +91,8 @@ def test_a_request_that_waits_for_memory_gets_that_of_whom_had_most() -> None:
     needs = MOVING.times * MOVING.price(70 * GIB)
     host.seconds(needs)
     assert host.told[0] == ("alice", Why.SERVED)
-    assert host.world.state.leases[bob.lease].phase is LeasePhase.HELD
-    assert host.world.state.leases[alice.lease].phase is LeasePhase.PARKED
+    assert host.world.phase(bob.lease) == "held"
+    assert host.world.phase(alice.lease) == "parked"
     assert host.world.state.recall(alice.lease, Give.PROCESS) is None
 
 
@@ -152,7 +145,7 @@ def test_a_task_that_gives_its_memory_has_no_turn_and_asks_again_if_it_keeps_it(
     assert host.world.state.parked_memory() == 0
     host.world.acts(alice, cmd.AskTurn)
     assert host.turn(alice) in (TurnPhase.WAITS, TurnPhase.HOLDS)
-    assert host.world.state.leases[bob.lease].phase is LeasePhase.QUEUED
+    assert host.world.phase(bob.lease) == "queued"
 
 
 def test_who_keeps_its_memory_while_it_computes_is_not_killed_for_that() -> None:
@@ -256,16 +249,15 @@ def test_who_moves_while_the_quota_is_lowered_comes_back(
         return  # the move is forgotten, and begins anew
     world.acts(alice, cmd.Park, Rung.DRIVER, alice.persistent)
     world.observe()
-    assert world.state.leases[bob.lease].phase is LeasePhase.HELD
+    assert world.phase(bob.lease) == "held"
     if when == "parked":
         edited()
     assert isinstance(world.acts(alice, cmd.Resume), core.Wait)
     if when == "in-line":
         edited()
-    assert world.state.leases[alice.lease].phase is LeasePhase.PARKED
-    world.release(bob.lease, "bob")
-    world.observe()
-    assert world.state.leases[alice.lease].phase is LeasePhase.HELD, "as if she had not moved"
+    assert world.phase(alice.lease) == "parked"
+    world.release(bob.lease, "bob", seen=True)
+    assert world.phase(alice.lease) == "held", "as if she had not moved"
 
 
 def test_an_idle_kernel_beyond_a_lowered_quota_stays_parked() -> None:
@@ -279,8 +271,7 @@ def test_an_idle_kernel_beyond_a_lowered_quota_stays_parked() -> None:
     bob = host.come("bob", 2, 70)
     assert isinstance(world.acts(alice, cmd.Resume), core.Wait)
     world.set_quota("alice", Quota(0, None))
-    world.release(bob.lease, "bob")
-    world.observe()
-    assert world.state.leases[alice.lease].phase is LeasePhase.PARKED, "its variables are kept"
+    world.release(bob.lease, "bob", seen=True)
+    assert world.phase(alice.lease) == "parked", "its variables are kept"
     assert alice.lease not in world.state.queue.waiting
     assert why_refused(world.acts(alice, cmd.Resume)) is RefusalReason.ZERO_QUOTA

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from support.policy_moves import given, idle, phase, plan, restarted
 from support.policy_world import GIB, World, gpu, plain_config
 
 from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.config import MIB
-from jupyter_gpushare.policy.words.model import (
-    Allocation,
-    Quota,
-    Request,
-    Rung,
-)
+from jupyter_gpushare.policy.words.model import Quota, Request, Rung
 
 ZERO = gpu(0).uuid
 EIGHT = Request(memory=8 * GIB)
@@ -28,10 +22,8 @@ def reserved(world: World) -> float:
 
 def answers(world: World, name: str, *, live: bool = True) -> None:
     """The task says that it has the limit that it was granted, or that it can have no other."""
-    lease = world.state.leases[name]
-    told = tuple(Allocation(part.gpu, part.memory) for part in lease.allocations if live)
-    who = (lease.id, lease.environment, lease.task.process)
-    world.run(cmd.ConfirmLimit(world.at, *who, told, live))
+    told = world.state.leases[name].allocations if live else ()
+    world.says(name, cmd.ConfirmLimit, told, live)
 
 
 def look(world: World, seconds: float = 2.0) -> None:
@@ -39,8 +31,7 @@ def look(world: World, seconds: float = 2.0) -> None:
     world.at += seconds
     for lease in tuple(world.state.leases.values()):
         if lease.phase.value == "held":
-            whose = (lease.id, lease.environment, lease.task.process)
-            world.run(cmd.Heartbeat(world.at, *whose))
+            world.says(lease.id, cmd.Heartbeat)
     world.observe()
 
 
@@ -53,8 +44,7 @@ def notebook_beside(first: Request | None = EIGHT, second: Request | None = None
     world = World(plain_config(heartbeat_timeout=1e6)).start([gpu(0)], Quota(1))
     world.request("alice", 1, first)
     world.request("alice", 2, second)
-    world.memory[(1, ZERO)] = 5 * GIB
-    world.observe()
+    world.uses(1, 5 * GIB)
     world.die(2)
     return world
 
@@ -64,7 +54,7 @@ def test_a_notebook_that_asks_for_less_has_less() -> None:
     world = World().start([gpu(0)], Quota(1))
     world.request("alice", 1)
     world.request("bob", 2, EIGHT)
-    assert phase(world, "L2") == "queued"
+    assert world.phase("L2") == "queued"
     world.request("alice", 1, EIGHT)
     world.release("L1", "alice")
     look(world)
@@ -73,8 +63,8 @@ def test_a_notebook_that_asks_for_less_has_less() -> None:
     assert reserved(world) == 24, "nothing was measured since"
     look(world)
     assert reserved(world) == 8
-    assert phase(world, "L2") == "held"
-    assert restarted(world).reservations == world.state.reservations
+    assert world.phase("L2") == "held"
+    assert world.restarted().reservations == world.state.reservations
 
 
 def test_a_script_that_ran_beside_a_notebook_leaves_nothing_reserved() -> None:
@@ -143,8 +133,7 @@ def test_where_no_limit_can_change_the_measurement_has_to_do() -> None:
 
 def test_one_whose_limit_can_change_is_told_again_and_waited_for() -> None:
     world = notebook_beside()
-    who = ("L1", "alice", world.state.leases["L1"].task.process)
-    world.run(cmd.ConfirmLimit(world.at, *who, (), live=True))
+    world.says("L1", cmd.ConfirmLimit, (), True)
     for _ in range(8):
         look(world, 10.0)
     assert (reserved(world), told(world)) == (24, ["L1", "L1"])
@@ -153,39 +142,26 @@ def test_one_whose_limit_can_change_is_told_again_and_waited_for() -> None:
     assert reserved(world) == 8
 
 
-def test_a_parked_task_counts_in_full() -> None:
-    """What it left is little, and what it named it will have again."""
+@pytest.mark.parametrize(("named", "left"), [(SIX, 14), (None, 24)], ids=["six", "no-size"])
+def test_a_parked_task_counts_in_full(named: Request | None, left: int) -> None:
+    """What it left is little, and what it named it will have again; else all."""
     world = World(plain_config(heartbeat_timeout=1e6)).start([gpu(0)], Quota(1))
-    world.request("alice", 1, SIX)
+    world.request("alice", 1, named)
     world.memory[(1, ZERO)] = 6 * GIB
     world.request("alice", 2)
     world.request("alice", 3, EIGHT)
     world.observe()
-    idle(world, "L1")
-    plan(world, "L1", 5 * GIB)
-    given(world, "L1", Rung.STORAGE, 5 * GIB)
+    # Its tensors move to the host's memory; its context stays.
+    world.idle("L1")
+    world.plan("L1", 5 * GIB)
+    world.gives("L1", Rung.STORAGE, 5 * GIB)
     world.memory[(1, ZERO)] = GIB // 2
     world.die(2)
-    look(world)
-    answers(world, "L3")
-    look(world)
-    assert reserved(world) == 14
-
-
-def test_a_parked_task_that_named_no_size_keeps_the_whole() -> None:
-    world = World(plain_config(heartbeat_timeout=1e6)).start([gpu(0)], Quota(1))
-    world.request("alice", 1)
-    world.memory[(1, ZERO)] = 6 * GIB
-    world.request("alice", 3, EIGHT)
-    world.observe()
-    idle(world, "L1")
-    plan(world, "L1", 5 * GIB)
-    given(world, "L1", Rung.STORAGE, 5 * GIB)
-    world.memory[(1, ZERO)] = GIB // 2
     for _ in range(2):
         look(world)
-        answers(world, "L2")
-    assert reserved(world) == 24
+        answers(world, "L3")
+    look(world)
+    assert reserved(world) == left
 
 
 def test_what_a_released_notebook_left_stays_reserved_beside_the_named_sizes() -> None:
@@ -193,8 +169,7 @@ def test_what_a_released_notebook_left_stays_reserved_beside_the_named_sizes() -
     world = World(plain_config(heartbeat_timeout=1e6)).start([gpu(0)], Quota(1))
     world.request("alice", 1)
     world.request("alice", 2, EIGHT)
-    world.memory[(1, ZERO)] = GIB // 2
-    world.observe()
+    world.uses(1, GIB // 2)
     world.release("L1", "alice")
     look(world)
     answers(world, "L2")

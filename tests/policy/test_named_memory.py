@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.policy_moves import given, idle, lazy, named, phase, plan, restarted, resume
+from support.policy_moves import lazy
 from support.policy_world import GIB, World, gpu, plain_config, why_refused, why_waits
 
 from jupyter_gpushare.policy import core
@@ -23,8 +23,7 @@ def test_all_of_the_quota_is_what_works_of_it() -> None:
     assert world.request("alice", 1, of_quota=True) == core.Grant("L1")
     assert len(world.state.leases["L1"].allocations) == 3
     assert world.state.leases["L1"].request.gpus == 3
-    world.die(1)
-    world.observe()
+    world.die(1, seen=True)
     for index in (0, 1):
         world.run(cmd.TakeOut(world.at, gpu(index).uuid, "a fan", "root"))
     world.request("alice", 2, of_quota=True)
@@ -39,22 +38,21 @@ def test_what_two_tasks_name_is_bounded_by_their_quota() -> None:
     world = World().start([gpu(0)], Quota(1, 8 * GIB), bob=Quota(1, 16 * GIB))
     world.request("bob", 1, six)
     world.request("bob", 2, six)
-    assert named(world, "bob") == (12, 12)
+    assert world.named("bob") == (12, 12)
     limits = [world.state.leases[name].allocations[0].memory for name in ("L1", "L2")]
     assert limits == [6 * GIB, 6 * GIB], "none may use what the other one named"
     world.request("alice", 3, six)
     assert "exceed the 8 GiB that it allows on each" in why_waits(world.request("alice", 4, six))
     assert isinstance(world.request("alice", 5, Request(memory=2 * GIB)), core.Grant)
-    assert named(world) == (8, 8), "what is left of the quota is for who asks for no more"
-    assert restarted(world).reservations == world.state.reservations
-    world.memory[(3, gpu(0).uuid)] = 6 * GIB
-    world.observe()
+    assert world.named() == (8, 8), "what is left of the quota is for who asks for no more"
+    assert world.restarted().reservations == world.state.reservations
+    world.uses(3, 6 * GIB)
     world.release("L3", "alice")
-    assert named(world) == (8, 8), "its memory is not measured as free yet"
-    assert phase(world, "L4") == "queued"
+    assert world.named() == (8, 8), "its memory is not measured as free yet"
+    assert world.phase("L4") == "queued"
     world.memory.clear()
     world.observe()
-    assert (phase(world, "L4"), named(world)) == ("held", (8, 8))
+    assert (world.phase("L4"), world.named()) == ("held", (8, 8))
 
 
 def test_what_a_parked_task_named_is_free_until_it_resumes() -> None:
@@ -63,19 +61,16 @@ def test_what_a_parked_task_named_is_free_until_it_resumes() -> None:
     world = lazy()
     world.start([gpu(0)], Quota(1, 8 * GIB))
     world.request("alice", 1, six)
-    world.memory[(1, gpu(0).uuid)] = 6 * GIB
-    world.observe()
-    idle(world, "L1")
-    plan(world, "L1", 5 * GIB)
-    given(world, "L1", Rung.STORAGE, 5 * GIB)
+    world.uses(1, 6 * GIB)
+    world.idle("L1")
+    world.plan("L1", 5 * GIB)
+    world.gives("L1", Rung.STORAGE, 5 * GIB)
     world.memory[(1, gpu(0).uuid)] = GIB // 2
-    world.at += 1
-    world.observe()
+    world.look(1)
     assert isinstance(world.request("alice", 2, six), core.Grant), "nobody else has it"
-    assert named(world) == (6, 6)
-    assert restarted(world).reservations == world.state.reservations
-    assert isinstance(resume(world, "L1"), core.Wait)
+    assert world.named() == (6, 6)
+    assert world.restarted().reservations == world.state.reservations
+    assert isinstance(world.resume("L1"), core.Wait)
     world.release("L2", "alice")
-    world.at += 1
-    world.observe()
-    assert (phase(world, "L1"), named(world)) == ("held", (6, 6))
+    world.look(1)
+    assert (world.phase("L1"), world.named()) == ("held", (6, 6))

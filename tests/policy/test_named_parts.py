@@ -14,7 +14,6 @@ from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
     GpuReading,
-    LeasePhase,
     Parts,
     ProcessReading,
     Quota,
@@ -287,8 +286,7 @@ def test_a_worker_that_never_uses_the_gpu_excludes_nobody_from_turns() -> None:
     at, alice = ready()
     join(at, alice, 7)
     refused(at, 2, 12)  # it may use the GPU: nobody has looked since it joined
-    at.at += 1.0
-    at.observe()
+    at.look(1.0)
     come(at, "bob", 3, 1, 1, 12)
     assert len(at.state.leases[alice.lease].members) == 2
 
@@ -298,12 +296,10 @@ def test_a_worker_that_uses_the_gpu_excludes_its_lease() -> None:
     join(at, alice, 7)
     at.memory[(1, UUID)] -= GIB
     at.memory[(7, UUID)] = GIB
-    at.at += 1.0
-    at.observe()
+    at.look(1.0)
     refused(at, 2, 12)
     at.die(7)
-    at.at += 1.0
-    at.observe()
+    at.look(1.0)
     come(at, "bob", 3, 1, 1, 12)
 
 
@@ -327,4 +323,4 @@ def test_where_processes_cannot_be_told_apart_all_members_count() -> None:
     reading = GpuReading(UUID, None, mine.memory, (mine, ProcessReading((stranger,), 0)))
     at.run(cmd.Observe(at.at, (reading,), at.at))
     refused(at, 2, 12)
-    assert at.state.leases[alice.lease].phase is LeasePhase.HELD
+    assert at.phase(alice.lease) == "held"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from support.policy_moves import budgets, idle, lazy, pin
+from support.policy_moves import budgets, held_by, lazy
 from support.policy_world import GIB, World, gpu, is_asked
 
 from jupyter_gpushare.policy.recall import outlook
@@ -34,13 +34,11 @@ def of(world: World, lease: str, recent: outlook.Recent | None = None) -> Outloo
 
 
 def test_an_idle_kernel_is_what_who_waits_waits_for() -> None:
-    world = lazy(2)
-    world.request("alice", 1)
-    world.request("bob", 2)
+    world = held_by("alice", "bob")
     world.request("carol", 3)
     assert of(world, "L3") == Outlook(None, None, 60.0), "nobody is idle, and nothing is known"
     world.at += 10
-    idle(world, "L2")
+    world.idle("L2")
     world.at += 12
     told = of(world, "L3")
     assert told.estimate == Estimate(48.0, 48.0, Basis.IDLE)
@@ -73,12 +71,10 @@ def test_a_batch_program_that_makes_way_is_told_with_the_time() -> None:
 
 
 def test_each_who_waits_gets_another_kernels_gpu() -> None:
-    world = lazy(2)
-    world.request("alice", 1)
-    world.request("bob", 2)
-    idle(world, "L1")
+    world = held_by("alice", "bob")
+    world.idle("L1")
     world.at += 20
-    idle(world, "L2")
+    world.idle("L2")
     for number in (3, 4, 5):
         world.request(f"waiting-{number}", number)
     found = [of(world, f"L{number}").idle for number in (3, 4, 5)]
@@ -86,12 +82,10 @@ def test_each_who_waits_gets_another_kernels_gpu() -> None:
 
 
 def test_what_needs_two_gpus_waits_for_the_later_one() -> None:
-    world = lazy(2)
-    world.request("alice", 1)
-    world.request("bob", 2)
-    idle(world, "L1")
+    world = held_by("alice", "bob")
+    world.idle("L1")
     world.at += 20
-    idle(world, "L2")
+    world.idle("L2")
     world.request("carol", 3, Request(2))
     told = of(world, "L3")
     assert told.idle is not None
@@ -101,11 +95,11 @@ def test_what_needs_two_gpus_waits_for_the_later_one() -> None:
 def test_its_people_are_told_first_and_what_they_keep_is_waited_for() -> None:
     world = lazy(1, notify_before=30.0)
     world.request("alice", 1)
-    idle(world, "L1")
+    world.idle("L1")
     world.request("bob", 2)
     told = of(world, "L2").idle
     assert told.left == 60.0, "it is warned after 30 s and asked after 60"
-    pin(world, "L1", 600.0)
+    world.pin("L1", 600.0)
     pinned = of(world, "L2").idle
     assert pinned.left == 600.0
 
@@ -117,7 +111,7 @@ def test_recent_waits_tell_where_nobody_is_idle_and_shorten_what_is_told_of_who_
     assert of(world, "L2", RECENT).estimate == Estimate(200.0, 400.0, Basis.WAITS)
     world.at += 150
     assert of(world, "L2", RECENT).estimate == Estimate(150.0, 250.0, Basis.WAITS), "4 waited more"
-    idle(world, "L1")
+    world.idle("L1")
     short = {PriorityClass.INTERACTIVE: (150.5, 155.0, 160.0, 170.0)}
     assert of(world, "L2", short).estimate == Estimate(5.0, 60.0, Basis.IDLE)
     batch = {PriorityClass.BATCH: RECENT[PriorityClass.INTERACTIVE]}
@@ -168,7 +162,7 @@ def test_an_outlook_costs_nothing_while_nobody_is_idle_and_a_bounded_work_else(
     of(world, "L41")
     assert calls == 0
     for number in range(40):
-        idle(world, f"L{number + 1}")
+        world.idle(f"L{number + 1}")
     of(world, "L41")
     assert 0 < calls <= 2 * outlook.plan.HELPED * outlook.MOST_IDLE
 
@@ -207,7 +201,7 @@ def test_a_newcomer_starts_now_where_a_real_one_would() -> None:
     )
     assert newcomer(world, 8, "alice", gpus=1) == (Start.NOW, None), "she holds it already"
     assert newcomer(world, 8, "alice") == (Start.NOW, None)
-    idle(world, "L1")
+    world.idle("L1")
     world.at += 10
     assert newcomer(world, 1) == (Start.WAITS, Estimate(50.0, 50.0, Basis.IDLE))
 

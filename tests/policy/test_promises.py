@@ -444,8 +444,7 @@ def test_a_promise_of_a_request_begins_once() -> None:
     world.says(decision.lease, cmd.Park)
     assert not world.state.given
     world.observe()
-    world.at += 1.0
-    world.observe()
+    world.look(1.0)
     assert isinstance(world.says(decision.lease, cmd.Resume), core.Grant)
     assert not world.state.promises
     assert not world.state.given

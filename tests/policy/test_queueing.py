@@ -50,8 +50,7 @@ def one_gpu(config=None, **users):
 
 def end(world, lease):
     who = world.state.leases[lease].environment
-    world.release(lease, who)
-    world.observe()
+    world.release(lease, who, seen=True)
 
 
 def held(world):

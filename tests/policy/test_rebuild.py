@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy as shallow
 from dataclasses import replace
 from itertools import islice, permutations
 
@@ -15,7 +16,6 @@ from jupyter_gpushare.policy.say import texts
 from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
-    Activity,
     Allocation,
     FlagPhase,
     HolderAction,
@@ -43,15 +43,12 @@ def before() -> World:
     world.request("bob", 3, Request(memory=4 * GIB))
     for pid, who, rung in ((4, "carol", Rung.STORAGE), (5, "dave", Rung.RELEASE)):
         world.request(who, pid, Request(memory=2 * GIB))
-        lease, owner = f"L{pid}", who
-        world.run(cmd.SetActivity(world.at, lease, owner, process(pid), Activity.IDLE))
-        parked = cmd.Park(world.at, lease, owner, process(pid), rung, GIB, Movable.SAME)
-        world.run(parked)
+        world.idle(f"L{pid}")
+        world.says(f"L{pid}", cmd.Park, rung, GIB, Movable.SAME)
     world.memory = {(1, gpu(0).uuid): 6 * GIB, (11, gpu(0).uuid): GIB, (3, gpu(0).uuid): 3 * GIB}
     for part in world.state.leases["L4"].allocations:
         world.memory[(4, part.gpu)] = GIB // 2
-    world.at += 20.0
-    world.observe()
+    world.look(20.0)
     world.observe()
     return world
 
@@ -136,17 +133,13 @@ def test_another_boot_process_or_person_gets_nothing() -> None:
     old = before()
     voucher = vouchers(old)[0]
     world = forgot(old)
+    own = voucher.task.process
+    elsewhere = replace(voucher.task, process=replace(own, boot_id="other"))
     wrong = [
         present(world, voucher, who="bob"),
         present(world, voucher, process=process(99)),
-        present(world, voucher, process=replace(voucher.task.process, start_time=7)),
-        present(
-            world,
-            replace(
-                voucher,
-                task=replace(voucher.task, process=replace(voucher.task.process, boot_id="other")),
-            ),
-        ),
+        present(world, voucher, process=replace(own, start_time=7)),
+        present(world, replace(voucher, task=elsewhere)),
     ]
     assert [type(answer) for answer in wrong] == [core.Refuse] * 4
     assert not world.state.leases
@@ -163,8 +156,7 @@ def test_old_vouchers_together_are_no_more_than_the_quota_ever_was() -> None:
             old.request("bob", 9)
         old.request("alice", 1)
         kept += [v for v in vouchers(old) if v.environment == "alice"]
-        old.release(kept[-1].lease, "alice")
-        old.observe()
+        old.release(kept[-1].lease, "alice", seen=True)
     assert len({v.allocations[0].gpu for v in kept}) == 2
     world = forgot(replace(old, memory={}))
     world.run(cmd.ConfigureQuotas(world.at, Quota(1)))
@@ -181,7 +173,7 @@ def test_nothing_is_granted_lifted_or_acted_against_until_there_was_time() -> No
     assert isinstance(world.request("erin", 31, wait=False), core.Refuse)
     begun = world.at
     while world.at < begun + 29.0:
-        world.run(cmd.Heartbeat(world.at, "L101", "erin", process(30)))
+        world.says("L101", cmd.Heartbeat)
         world.tick(1.0)
         world.observe()
     assert not any(isinstance(e, ev.LeaseGranted) for e in world.history)
@@ -229,18 +221,12 @@ L1 = "L1"
 
 
 def park(world: World, rung: Rung = Rung.RELEASE, memory: int = 0) -> None:
-    world.run(cmd.SetActivity(world.at, L1, ALICE, process(1), Activity.IDLE))
-    world.run(cmd.Park(world.at, L1, ALICE, process(1), rung, memory, Movable.ANY))
+    world.idle(L1)
+    world.says(L1, cmd.Park, rung, memory, Movable.ANY)
     if rung is Rung.RELEASE:
         world.memory.pop((1, gpu(0).uuid), None)
         world.memory.pop((1, gpu(1).uuid), None)
-    world.at += 1.0
-    world.observe()
-
-
-def resume(world: World) -> None:
-    world.run(cmd.Resume(world.at, L1, ALICE, process(1), True))
-    world.run(cmd.Restored(world.at, L1, ALICE, process(1), 0.0))
+    world.look(1.0)
 
 
 def restored(backup: World, now: World) -> World:
@@ -254,14 +240,8 @@ def restored(backup: World, now: World) -> World:
 
 
 def copy(world: World) -> World:
-    return replace(
-        world,
-        memory=dict(world.memory),
-        history=list(world.history),
-        commands=list(world.commands),
-        may_pass=dict(world.may_pass),
-        idle_since=dict(world.idle_since),
-    )
+    names = ("memory", "history", "may_pass", "idle_since")
+    return replace(world, **{name: shallow(getattr(world, name)) for name in names})
 
 
 MOVES = ("queued", "held", "elsewhere", "resuming", "released", "stored")
@@ -271,19 +251,19 @@ def moved(world: World, to: str) -> None:
     """Alice's lease, on from where it is."""
     lease = world.state.leases[L1]
     if lease.phase is LeasePhase.HELD and lease.is_resuming:
-        world.run(cmd.Restored(world.at, L1, ALICE, process(1), 0.0))
+        world.says(L1, cmd.Restored)
     if lease.phase is LeasePhase.QUEUED:
-        world.die(2)
-        world.observe()
+        world.die(2, seen=True)
     if to in ("elsewhere", "resuming", "released", "stored"):
-        if world.state.leases[L1].phase is LeasePhase.HELD:
+        if world.phase(L1) == "held":
             park(world, Rung.STORAGE if to in ("stored", "resuming") else Rung.RELEASE, GIB)
         if to == "elsewhere":
             world.request("carol", 9, Request(memory=20 * GIB))
-    if to in ("held", "elsewhere") and world.state.leases[L1].phase is LeasePhase.PARKED:
-        resume(world)
+    if to in ("held", "elsewhere") and world.phase(L1) == "parked":
+        world.says(L1, cmd.Resume)
+        world.says(L1, cmd.Restored)
     if to == "resuming":
-        world.run(cmd.Resume(world.at, L1, ALICE, process(1), True))
+        world.says(L1, cmd.Resume)
 
 
 @pytest.mark.parametrize("backup_at", MOVES)
@@ -293,7 +273,7 @@ def test_a_restored_ledger_learns_what_became_of_a_lease_since(backup_at: str, n
     world.run(cmd.ConfigureQuotas(world.at, Quota(2, 20 * GIB)))
     world.request("bob", 2, Request(gpus=2))
     world.request("alice", 1)
-    assert world.state.leases[L1].phase is LeasePhase.QUEUED
+    assert world.phase(L1) == "queued"
     if backup_at != "queued":
         moved(world, backup_at)
     backup = copy(world)
@@ -325,9 +305,8 @@ def test_a_restored_ledger_keeps_what_it_knows_of_who_has_no_voucher() -> None:
     world = World(CONFIG).start(GPUS, QUOTA)
     world.request("alice", 1)
     after = restored(world, world)
-    attached = after.run(cmd.Attach(after.at, L1, ALICE, process(1)))
-    assert isinstance(attached, core.Grant)
-    assert after.state.leases[L1].phase is LeasePhase.HELD
+    assert isinstance(after.says(L1, cmd.Attach), core.Grant)
+    assert after.phase(L1) == "held"
 
 
 def test_memory_that_a_parked_task_still_has_is_not_a_strangers() -> None:
@@ -335,8 +314,8 @@ def test_memory_that_a_parked_task_still_has_is_not_a_strangers() -> None:
     world = World(CONFIG).start((gpu(0),), QUOTA)
     world.request("alice", 1)
     world.memory = {(1, gpu(0).uuid): GIB}
-    world.run(cmd.SetActivity(world.at, L1, ALICE, process(1), Activity.IDLE))
-    world.run(cmd.Park(world.at, L1, ALICE, process(1), Rung.DRIVER, GIB, Movable.SAME))
+    world.idle(L1)
+    world.says(L1, cmd.Park, Rung.DRIVER, GIB, Movable.SAME)
     (voucher,) = vouchers(world)
     after = forgot(world)
     assert isinstance(present(after, voucher), core.Grant)
@@ -345,8 +324,7 @@ def test_memory_that_a_parked_task_still_has_is_not_a_strangers() -> None:
     assert after.state.leases[L1].has_residue
     # It goes away after all.
     after.memory.clear()
-    after.at += 1.0
-    after.observe()
+    after.look(1.0)
     after.observe()
     assert not after.state.reservations
 
@@ -357,11 +335,10 @@ def by_turns(config: PolicyConfig) -> World:
     for pid, who in ((1, "alice"), (2, "bob")):
         world.request(who, pid)
         figures = (Figures(gpu(0).uuid, 2 * GIB, 4 * GIB, 0),)
-        told = cmd.ReportMemory(world.at, f"L{pid}", who, process(pid), figures, 3, True)
+        told = cmd.ReportMemory(world.at, *world.caller(f"L{pid}"), figures, 3, True)
         world.run(told)
         world.memory[(pid, gpu(0).uuid)] = 2 * GIB
-        world.at += 1.0
-        world.observe()
+        world.look(1.0)
         world.observe()
         world.run(told)
     assert len(world.state.leases) == 2

@@ -6,19 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.policy_moves import (
-    answers,
-    books,
-    drain,
-    given,
-    idle,
-    limit,
-    look,
-    phase,
-    plan,
-    restarted,
-    resume,
-)
 from support.policy_world import GIB, World, gpu, is_asked_back, limits_of, plain_config
 
 from jupyter_gpushare.policy import core
@@ -59,7 +46,7 @@ def world(reserve: Reserve = Reserve.ESTIMATE, quota: int | None = None, **more:
 
 def uses(world: World, pid: int, gib: float) -> None:
     world.memory[(pid, ZERO)] = int(gib * GIB)
-    look(world)
+    world.look()
 
 
 def measured(gib: float, reserve: Reserve = Reserve.QUOTA, **more: Any) -> World:
@@ -67,8 +54,8 @@ def measured(gib: float, reserve: Reserve = Reserve.QUOTA, **more: Any) -> World
     one = world(reserve, **more)
     one.request("alice", 1, LIVE)
     uses(one, 1, gib)
-    idle(one, "L1")
-    look(one)
+    one.idle("L1")
+    one.look()
     return one
 
 
@@ -81,9 +68,9 @@ def test_a_whole_reservation_stays_as_it_is() -> None:
     one = world(Reserve.WHOLE)
     one.request("alice", 1, expects(4))
     uses(one, 1, 2)
-    idle(one, "L1")
-    look(one)
-    assert books(one) == (24, 24)
+    one.idle("L1")
+    one.look()
+    assert one.books() == (24, 24)
     assert isinstance(one.request("bob", 2), core.Wait)
     assert not told(one)
 
@@ -92,9 +79,9 @@ def test_a_request_that_names_its_memory_is_as_ever() -> None:
     one = world()
     one.request("alice", 1, replace(expects(4), memory=20 * GIB))
     uses(one, 1, 2)
-    idle(one, "L1")
-    look(one)
-    assert books(one) == (20, 20)
+    one.idle("L1")
+    one.look()
+    assert one.books() == (20, 20)
     assert one.state.leases["L1"].request.reserve is None
 
 
@@ -103,16 +90,16 @@ def test_nothing_is_lowered_before_the_first_cell_ends_and_nobody_is_told_then()
         one = world(reserve)
         one.request("alice", 1, LIVE)
         uses(one, 1, 8)
-        assert books(one) == (24, 24), "its first cell may need more yet"
-        idle(one, "L1")
-        look(one)
-        assert books(one) == (10, 24), "a peak of 8 and a quarter of it"
-        assert limit(one) == 24
+        assert one.books() == (24, 24), "its first cell may need more yet"
+        one.idle("L1")
+        one.look()
+        assert one.books() == (10, 24), "a peak of 8 and a quarter of it"
+        assert one.may_use() == 24
         assert not told(one)
         uses(one, 1, 3)
-        assert books(one) == (10, 24), "the peak counts"
+        assert one.books() == (10, 24), "the peak counts"
         uses(one, 1, 12)
-        assert books(one) == (15, 24), "it grows within what is reserved"
+        assert one.books() == (15, 24), "it grows within what is reserved"
         assert not told(one)
 
 
@@ -120,9 +107,9 @@ def test_nothing_is_lowered_of_a_task_that_has_not_said_that_its_limit_can_be() 
     one = world(Reserve.QUOTA)
     one.request("alice", 1)
     uses(one, 1, 8)
-    idle(one, "L1")
-    look(one)
-    assert books(one) == (24, 24)
+    one.idle("L1")
+    one.look()
+    assert one.books() == (24, 24)
 
 
 def test_a_step_is_as_good_as_a_cell() -> None:
@@ -131,16 +118,16 @@ def test_a_step_is_as_good_as_a_cell() -> None:
     uses(one, 1, 8)
     figures = (Figures(ZERO, 4 * GIB, 4 * GIB, 0),)
     one.says("L1", cmd.ReportMemory, figures, 1)
-    look(one)
-    assert books(one) == (24, 24), "the first step makes the optimizer's state"
+    one.look()
+    assert one.books() == (24, 24), "the first step makes the optimizer's state"
     one.says("L1", cmd.ReportMemory, figures, 2)
-    look(one)
-    assert books(one) == (10, 24)
+    one.look()
+    assert one.books() == (10, 24)
 
 
 def test_the_least_head_room_holds_for_small_tasks_and_steps_are_large() -> None:
-    assert books(measured(1)) == (2, 24)
-    assert books(measured(1, quota=2)) == (2, 2), "never more than the quota gives"
+    assert measured(1).books() == (2, 24)
+    assert measured(1, quota=2).books() == (2, 2), "never more than the quota gives"
 
 
 def alone_on_it() -> World:
@@ -149,8 +136,8 @@ def alone_on_it() -> World:
     one.set_quota("alice", Quota(1))
     one.request("alice", 1, LIVE)
     uses(one, 1, 8)
-    idle(one, "L1")
-    look(one)
+    one.idle("L1")
+    one.look()
     return one
 
 
@@ -158,59 +145,59 @@ def test_who_waits_gets_what_is_lifted_told_answered_measured() -> None:
     """Never below what is used and head-room; and the other's part of the rest is shared."""
     one = alone_on_it()
     assert isinstance(one.request("bob", 2, LIVE), core.Wait)
-    assert limit(one) == 12, "told at once"
-    look(one)
-    assert books(one) == (10, 24), "and nothing is taken before it answered"
-    answers(one, "L1")
-    look(one)
-    assert (phase(one, "L2"), books(one)) == ("held", (10, 12))
+    assert one.may_use() == 12, "told at once"
+    one.look()
+    assert one.books() == (10, 24), "and nothing is taken before it answered"
+    one.answers("L1")
+    one.look()
+    assert (one.phase("L2"), one.books()) == ("held", (10, 12))
     assert isinstance(one.request("carol", 3, LIVE), core.Wait)
-    answers(one, "L1") if limit(one) < 12 else None
+    one.answers("L1") if one.may_use() < 12 else None
     for _ in range(30):
-        look(one)
-    assert books(one)[0] == 10, "what it uses and head-room are never asked"
-    assert limit(one) >= 10
+        one.look()
+    assert one.books()[0] == 10, "what it uses and head-room are never asked"
+    assert one.may_use() >= 10
 
 
 def test_no_limit_is_below_what_a_task_is_entitled_to_also_on_a_gpu_out_of_service() -> None:
     one = alone_on_it()
     one.request("bob", 2, LIVE)
-    assert limit(one) == 12
-    drain(one)
+    assert one.may_use() == 12
+    one.drain()
     uses(one, 1, 12)
-    assert (books(one)[0], limit(one)) == (15, 15)
+    assert (one.books()[0], one.may_use()) == (15, 15)
 
 
 def moves_out(world: World, gib: int) -> None:
     """Alice's kernel is parked by the driver."""
-    plan(world, "L1", gib * GIB)
-    given(world, "L1", Rung.DRIVER, gib * GIB)
+    world.plan("L1", gib * GIB)
+    world.gives("L1", Rung.DRIVER, gib * GIB)
     world.memory.clear()
-    look(world)
+    world.look()
 
 
 def cell(world: World, seconds: float = 10.0) -> None:
     """Alice's kernel computes for so long with what it has."""
     world.says("L1", cmd.SetActivity, Activity.BUSY)
-    look(world, seconds)
-    idle(world, "L1")
-    look(world)
+    world.look(seconds)
+    world.idle("L1")
+    world.look()
 
 
 def test_while_little_is_known_more_head_room_is_kept() -> None:
     """Three times the peak after a first cell, half of that after two; at last a quarter."""
     one = measured(4, reserve_doubt=3.0)
-    assert books(one) == (16, 24)
+    assert one.books() == (16, 24)
     for _ in range(3):
         cell(one, 1.0)
-    assert books(one)[0] == 16, "cells that were not measured tell nothing"
+    assert one.books()[0] == 16, "cells that were not measured tell nothing"
     wanted = [10, 8, 7, 6.4, 6]
     for after in wanted:
         cell(one)
-        assert books(one)[0] == pytest.approx(after, abs=0.01)
+        assert one.books()[0] == pytest.approx(after, abs=0.01)
     for _ in range(20):
         cell(one)
-    assert books(one)[0] == 5
+    assert one.books()[0] == 5
 
 
 def test_steps_tell_as_much_as_cells_and_a_parked_task_comes_back_with_its_doubt() -> None:
@@ -220,16 +207,16 @@ def test_steps_tell_as_much_as_cells_and_a_parked_task_comes_back_with_its_doubt
     figures = (Figures(ZERO, 2 * GIB, 2 * GIB, 0),)
     for steps, entitled in ((1, 24), (2, 16), (3, 16), (4, 8), (50, 5)):
         one.says("L1", cmd.ReportMemory, figures, steps)
-        look(one)
-        assert books(one)[0] == entitled
+        one.look()
+        assert one.books()[0] == entitled
     other = measured(4, reserve_doubt=3.0, idle_timeout=5.0)
     moves_out(other, 4)
     other.request("bob", 2, Request(memory=9 * GIB))
-    resume(other, "L1")
-    assert phase(other, "L1") == "parked", "16 GiB would be too much beside 9: it waits"
+    other.resume("L1")
+    assert other.phase("L1") == "parked", "16 GiB would be too much beside 9: it waits"
     other.die(2)
-    look(other)
-    assert (phase(other, "L1"), books(other)[0]) == ("held", 16)
+    other.look()
+    assert (other.phase("L1"), other.books()[0]) == ("held", 16)
 
 
 def test_the_more_runs_there_were_the_less_doubt_there_is() -> None:
@@ -237,7 +224,7 @@ def test_the_more_runs_there_were_the_less_doubt_there_is() -> None:
     for runs in (2, 6, 20):
         one = world(reserve_doubt=3.0)
         one.request("alice", 1, expects(4, runs))
-        sizes.append(books(one)[0])
+        sizes.append(one.books()[0])
     assert sizes == [10, 6, 5]
 
 
@@ -255,49 +242,49 @@ def test_one_framework_whose_limit_is_fixed_keeps_a_plain_reservation() -> None:
         one = world()
         one.request("alice", 1, replace(expects(4), live=live))
         if live is None:
-            assert books(one)[0] == 5
+            assert one.books()[0] == 5
             one.says("L1", cmd.ConfirmLimit, (), False)
         uses(one, 1, 2)
-        idle(one, "L1")
-        look(one)
-        assert books(one) == (24, 24)
+        one.idle("L1")
+        one.look()
+        assert one.books() == (24, 24)
 
 
 def test_an_estimate_is_granted_with_head_room_and_lifted_at_once() -> None:
     one = world()
     one.request("alice", 1, expects(8))
-    assert books(one)[0] == 10
-    assert limit(one) == pytest.approx(24 - 2.4, abs=0.3), "all but the head-room of lifts"
+    assert one.books()[0] == 10
+    assert one.may_use() == pytest.approx(24 - 2.4, abs=0.3), "all but the head-room of lifts"
     assert isinstance(one.request("bob", 2, expects(4)), core.Wait)
-    answers(one, "L1")
-    look(one)
-    assert phase(one, "L2") == "held"
-    assert books(one, "bob")[0] == 5
-    assert books(one)[0] == 10, "an estimate is not lowered by a measurement"
+    one.answers("L1")
+    one.look()
+    assert one.phase("L2") == "held"
+    assert one.books("bob")[0] == 5
+    assert one.books()[0] == 10, "an estimate is not lowered by a measurement"
     uses(one, 1, 2)
-    idle(one, "L1")
-    look(one)
-    assert books(one)[0] == 10
+    one.idle("L1")
+    one.look()
+    assert one.books()[0] == 10
 
 
 @pytest.mark.parametrize("asked", [LIVE, expects(15)], ids=["unknown", "cut-to-the-quota"])
 def test_the_quota_holds_where_less_is_not_known(asked: Request) -> None:
     one = world(quota=16)
     one.request("alice", 1, asked)
-    assert books(one) == (16, 16)
+    assert one.books() == (16, 16)
 
 
 def test_one_that_grows_beyond_its_estimate_grows_where_there_is_room() -> None:
     one = world(quota=20, burst_headroom=1.0)
     one.request("alice", 1, expects(4))
-    assert (books(one), limit(one)) == ((5, 5), 5), "the head-room is the whole GPU: no lifts"
+    assert (one.books(), one.may_use()) == ((5, 5), 5), "the head-room is the whole GPU: no lifts"
     uses(one, 1, 5)
-    assert (books(one), limit(one)) == ((6.25, 6.25), 6.25)
+    assert (one.books(), one.may_use()) == ((6.25, 6.25), 6.25)
     one.request("bob", 2, replace(LIVE, memory=16 * GIB))
     uses(one, 1, 6.25)
-    assert (books(one), limit(one)) == ((7.8125, 7.8125), 7.8125)
+    assert (one.books(), one.may_use()) == ((7.8125, 7.8125), 7.8125)
     uses(one, 1, 7.75)
-    assert (books(one), limit(one)) == ((8, 8), 8), "as far as there is room"
+    assert (one.books(), one.may_use()) == ((8, 8), 8), "as far as there is room"
 
 
 def test_the_sum_of_an_environments_tasks_is_covered() -> None:
@@ -305,40 +292,40 @@ def test_the_sum_of_an_environments_tasks_is_covered() -> None:
     one = world(quota=16, burst_headroom=1.0)
     one.request("alice", 1, expects(4))
     one.request("alice", 2, expects(4))
-    assert books(one) == (10, 10)
-    assert (limit(one, "L1"), limit(one, "L2")) == (10, 10), "they share it, as tasks always do"
+    assert one.books() == (10, 10)
+    assert (one.may_use("L1"), one.may_use("L2")) == (10, 10), "they share it, as tasks always do"
     one.request("alice", 3, Request(memory=4 * GIB))
-    assert books(one) == (14, 14)
+    assert one.books() == (14, 14)
     one.request("alice", 4, expects(8))
-    assert books(one) == (16, 16), "the quota bounds them together"
-    assert restarted(one).reservations == one.state.reservations
+    assert one.books() == (16, 16), "the quota bounds them together"
+    assert one.restarted().reservations == one.state.reservations
     one.die(4)
-    look(one)
-    assert books(one)[0] == 14
+    one.look()
+    assert one.books()[0] == 14
     one.die(3)
-    look(one)
-    assert books(one)[0] == 10
+    one.look()
+    assert one.books()[0] == 10
 
 
 def test_a_second_task_without_estimate_has_what_the_quota_gives() -> None:
     one = measured(4, Reserve.ESTIMATE, quota=16)
-    assert books(one) == (5, 16)
+    assert one.books() == (5, 16)
     one.request("alice", 2, LIVE)
-    assert books(one) == (16, 16)
-    assert (limit(one, "L1"), limit(one, "L2")) == (16, 16)
+    assert one.books() == (16, 16)
+    assert (one.may_use("L1"), one.may_use("L2")) == (16, 16)
 
 
 def test_a_parked_task_comes_back_with_what_it_was_measured_to_need() -> None:
     one = measured(8, idle_timeout=5.0)
     moves_out(one, 8)
     one.request("bob", 2, Request(memory=12 * GIB))
-    resume(one, "L1")
-    assert (phase(one, "L1"), books(one)[0]) == ("held", 10)
+    one.resume("L1")
+    assert (one.phase("L1"), one.books()[0]) == ("held", 10)
 
 
 def test_what_was_measured_survives_a_restart() -> None:
     one = measured(8)
-    again = restarted(one)
+    again = one.restarted()
     core.check(again)
     was, now = one.state.leases["L1"], again.leases["L1"]
     assert (now.allocations, now.peaks, now.full) == (was.allocations, was.peaks, was.full)
@@ -347,7 +334,7 @@ def test_what_was_measured_survives_a_restart() -> None:
     one.state = again
     one.run(cmd.ConfigureQuotas(one.at, Quota(1)))
     uses(one, 1, 2)
-    assert books(one) == (10, 24)
+    assert one.books() == (10, 24)
 
 
 def beside(most: int = 2, **more: Any) -> World:
@@ -357,9 +344,9 @@ def beside(most: int = 2, **more: Any) -> World:
     sizes = {"bob": 19} if most == 1 else {"bob": 10, "carol": 9}
     for pid, (who, gib) in enumerate(sizes.items(), 2):
         one.request(who, pid, Request(memory=gib * GIB))
-        idle(one, f"L{pid}")
+        one.idle(f"L{pid}")
         one.at += 1.0
-    look(one, 0.5)
+    one.look(0.5)
     return one
 
 
@@ -377,7 +364,7 @@ def test_who_needs_more_than_is_left_has_the_longest_idle_neighbours_memory() ->
     """10 + 9 GiB are its neighbours'; the first one that became idle is enough."""
     one = beside()
     uses(one, 1, 5)
-    assert books(one) == (5, 5), "no room"
+    assert one.books() == (5, 5), "no room"
     assert one.state.reservations[("alice", ZERO)].short == int(1.25 * GIB)
     waits(one, 55)
     assert not asked(one), "not before it was idle for a minute"
@@ -388,10 +375,10 @@ def test_who_needs_more_than_is_left_has_the_longest_idle_neighbours_memory() ->
     assert recall.keep[0].memory == int(8.75 * GIB), "what is not needed may stay"
     waits(one, 5)
     assert asked(one) == ["L2"], "its memory is on its way"
-    given(one, "L2", Rung.DRIVER, 0)
-    look(one)
-    assert books(one) == (6.25, 6.25)
-    assert limit(one) == 6.25, "and it is told"
+    one.gives("L2", Rung.DRIVER, 0)
+    one.look()
+    assert one.books() == (6.25, 6.25)
+    assert one.may_use() == 6.25, "and it is told"
     assert not one.state.is_short
     waits(one, 200)
     assert asked(one) == ["L2"]
@@ -401,10 +388,10 @@ def test_nobody_is_asked_where_that_would_not_be_enough() -> None:
     one = world(idle_timeout=1800.0, burst_headroom=1.0)
     one.request("alice", 1, expects(4))
     one.request("bob", 2, Request(memory=GIB))
-    idle(one, "L2")
+    one.idle("L2")
     one.request("carol", 3, Request(memory=18 * GIB))
     uses(one, 1, 5)
-    assert books(one) == (5, 5), "6.25 GiB are needed, and Carol computes"
+    assert one.books() == (5, 5), "6.25 GiB are needed, and Carol computes"
     waits(one, 200)
     assert one.state.is_short
     assert not asked(one)
@@ -414,7 +401,7 @@ def test_nobody_is_asked_where_that_would_not_be_enough() -> None:
 def test_nobody_is_asked_where_nobody_computes() -> None:
     one = beside()
     uses(one, 1, 5)
-    idle(one, "L1")
+    one.idle("L1")
     waits(one, 100)
     assert not asked(one), "who needed more is idle now"
 
@@ -428,7 +415,7 @@ def test_its_people_are_warned_and_may_keep_it() -> None:
     one.run(cmd.Pin(one.at, "L2", "bob", None))
     waits(one, 100)
     assert not asked(one), "Keep holds"
-    assert books(one) == (5, 5), "and Alice has what she had"
+    assert one.books() == (5, 5), "and Alice has what she had"
     waits(one, 900)
     assert asked(one)[:1] == ["L2"], "when the time is over that they kept it for"
 
@@ -437,7 +424,7 @@ def test_a_kernel_that_may_be_idle_for_ever_is_not_asked() -> None:
     one = world(burst_headroom=1.0)
     one.request("alice", 1, expects(4))
     one.request("bob", 2, Request(memory=19 * GIB))
-    idle(one, "L2")
+    one.idle("L2")
     uses(one, 1, 5)
     waits(one, 200)
     assert not asked(one)
@@ -446,30 +433,30 @@ def test_a_kernel_that_may_be_idle_for_ever_is_not_asked() -> None:
 def test_what_is_lifted_comes_back_before_anybody_is_parked() -> None:
     one = world(burst_headroom=0.0, idle_timeout=1800.0, burst_memory=1.0)
     one.request("bob", 1, Request(memory=4 * GIB))
-    look(one)
-    answers(one, "L1")
+    one.look()
+    one.answers("L1")
     one.request("alice", 2, expects(4))
-    answers(one, "L1")
-    look(one)
-    idle(one, "L1")
+    one.answers("L1")
+    one.look()
+    one.idle("L1")
     waits(one, 40)
-    had = limit(one, "L1")
-    assert (had, limit(one, "L2")) == (11.5, 12.5), "it is lifted, too, and idle"
-    uses(one, 2, limit(one, "L2"))
+    had = one.may_use("L1")
+    assert (had, one.may_use("L2")) == (11.5, 12.5), "it is lifted, too, and idle"
+    uses(one, 2, one.may_use("L2"))
     for _ in range(10):
-        uses(one, 2, limit(one, "L2"))
+        uses(one, 2, one.may_use("L2"))
         if one.state.claims[("L1", ZERO)].limit.began is not None:
-            answers(one, "L1")
-    assert limit(one, "L1") < had
-    assert books(one, "alice")[1] + limit(one, "L1") == 24, "what one gave the other has"
+            one.answers("L1")
+    assert one.may_use("L1") < had
+    assert one.books("alice")[1] + one.may_use("L1") == 24, "what one gave the other has"
     assert not asked(one)
     for _ in range(60):
-        uses(one, 2, limit(one, "L2"))
+        uses(one, 2, one.may_use("L2"))
         one.tick(0.0)
         if one.state.claims[("L1", ZERO)].limit.began is not None:
-            answers(one, "L1")
-    assert limit(one, "L1") == 4, "all that was lifted"
-    assert books(one, "alice")[0] == 20
+            one.answers("L1")
+    assert one.may_use("L1") == 4, "all that was lifted"
+    assert one.books("alice")[0] == 20
     assert asked(one)[:1] == ["L1"]
 
 
@@ -478,19 +465,19 @@ def test_two_that_grow_at_once_do_not_get_the_same_memory() -> None:
     one.request("alice", 1, expects(8))
     one.request("bob", 2, expects(8))
     one.memory[(1, ZERO)] = one.memory[(2, ZERO)] = 10 * GIB
-    look(one)
-    assert books(one)[1] + books(one, "bob")[1] <= 24
+    one.look()
+    assert one.books()[1] + one.books("bob")[1] <= 24
 
 
 def test_the_request_goes_before_the_quota_and_that_before_the_node() -> None:
     one = world(Reserve.WHOLE)
     one.set_quota("alice", Quota(1, reserve=Reserve.ESTIMATE))
     one.request("alice", 1, expects(4))
-    assert books(one)[0] == 5
+    assert one.books()[0] == 5
     one.die(1)
-    look(one)
+    one.look()
     one.request("alice", 2, replace(expects(4), reserve=Reserve.WHOLE))
-    assert books(one) == (24, 24)
+    assert one.books() == (24, 24)
     several = [Quota(1), Quota(1, reserve=Reserve.ESTIMATE), Quota(1, reserve=Reserve.QUOTA)]
     assert best(several).reserve is Reserve.QUOTA
     assert best(several[:1]).reserve is None
@@ -516,22 +503,22 @@ def test_a_prediction_is_reserved_as_it_is_until_the_second_step() -> None:
     for measured in (3, 16):
         one = world()
         one.request("alice", 1, expects(8, runs=0))
-        assert books(one)[0] == 8, "it has head-room in itself"
+        assert one.books()[0] == 8, "it has head-room in itself"
         uses(one, 1, 3)
-        idle(one, "L1")
-        look(one)
-        assert books(one)[0] == 8, "a cell that made the model is no reason to think less"
+        one.idle("L1")
+        one.look()
+        assert one.books()[0] == 8, "a cell that made the model is no reason to think less"
         uses(one, 1, measured)
         steps(one, 1)
-        look(one)
-        assert books(one)[0] == max(8, 1.25 * measured), "more than predicted counts at once"
+        one.look()
+        assert one.books()[0] == max(8, 1.25 * measured), "more than predicted counts at once"
         steps(one, 2)
-        look(one)
-        assert books(one)[0] == max(4, 1.25 * measured), "with the head-room of a measurement"
+        one.look()
+        assert one.books()[0] == max(4, 1.25 * measured), "with the head-room of a measurement"
 
 
 def test_a_prediction_is_nothing_where_the_whole_is_reserved() -> None:
     for reserve in (Reserve.WHOLE, Reserve.QUOTA):
         one = world(reserve)
         one.request("alice", 1, expects(8, runs=0))
-        assert books(one) == (24, 24)
+        assert one.books() == (24, 24)

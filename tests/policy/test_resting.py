@@ -46,8 +46,7 @@ def wait(world: World, seconds: float, each: Callable[[], object] = lambda: None
     end = world.at + seconds
     while world.at < end:
         world.at += EVERY
-        lease = world.state.leases[ALICE]
-        world.run(cmd.Heartbeat(world.at, ALICE, lease.environment, lease.task.process))
+        world.says(ALICE, cmd.Heartbeat)
         world.run(cmd.Tick(world.at, world.at))
         each()
         world.observe()
@@ -115,7 +114,7 @@ def test_work_on_its_gpu_is_seen_between_two_looks_at_its_processes() -> None:
 def test_who_asks_for_a_turn_is_busy_again() -> None:
     world = program()
     wait(world, 2 * RESTS)
-    world.run(cmd.AskTurn(world.at, ALICE, "alice", process(1)))
+    world.says(ALICE, cmd.AskTurn)
     assert shown(world) is DisplayState.ACTIVE
 
 
@@ -125,10 +124,8 @@ def test_a_task_that_says_itself_when_it_computes_is_believed() -> None:
     assert shown(kernel) is DisplayState.ACTIVE
 
     ipython = program()
-    lease = ipython.state.leases[ALICE]
     for activity in (Activity.IDLE, Activity.BUSY):
-        told = (ALICE, lease.environment, lease.task.process, activity)
-        ipython.run(cmd.SetActivity(ipython.at, *told))
+        ipython.says(ALICE, cmd.SetActivity, activity)
     wait(ipython, 3 * RESTS)
     assert shown(ipython) is DisplayState.ACTIVE
 
@@ -147,7 +144,7 @@ def test_who_waits_for_its_turn_does_not_rest() -> None:
 def test_a_measurement_that_was_long_ago_tells_nothing() -> None:
     world = program()
     world.at += 100 * RESTS
-    world.run(cmd.Heartbeat(world.at, ALICE, "alice", process(1)))
+    world.says(ALICE, cmd.Heartbeat)
     world.observe()
     assert shown(world) is DisplayState.ACTIVE
 

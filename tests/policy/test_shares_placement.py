@@ -213,8 +213,8 @@ def test_a_task_is_given_exactly_what_is_predicted() -> None:
     ask(world, "carol", 3, expects(50))
     assert where(world, 3) == where(world, 1), "70 are left there, and 40 on the other"
     assert isinstance(ask(world, "dave", 4, expects(50)), core.Wait), "20 and 40 are left"
-    told = core.why_waiting(world.state, "lease-4", 0, world.config, world.at).message
-    assert "GPU 1 has 40 % of its compute left, most of all; this is predicted to use 50 %." in told
+    left = "GPU 1 has 40 % of its compute left, most of all; this is predicted to use 50 %."
+    assert left in world.why("lease-4", at=world.at)
     ends(world, 2, "bob")
     assert where(world, 4), "100 are left on the second GPU now"
 

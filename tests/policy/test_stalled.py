@@ -59,9 +59,9 @@ def wait(world: World, seconds: float) -> None:
     end = world.at + seconds
     while world.at < end:
         world.at = min(end, world.at + TIMEOUT / 2)
-        for name, lease in world.state.leases.items():
+        for name in world.state.leases:
             if name != ALICE:
-                world.run(cmd.Heartbeat(world.at, name, lease.environment, lease.task.process))
+                world.says(name, cmd.Heartbeat)
         world.run(cmd.Tick(world.at, world.at))
 
 
@@ -89,10 +89,10 @@ def test_a_kernel_is_interrupted_after_half_an_hour_and_killed_after_a_day() -> 
     assert pass_by(world, 1) == [(1, INTERRUPT)]
     assert pass_by(world, 86400 - 1800, every=1200) == [(86400 - 1800, KILL)]
     assert pass_by(world, 86400, every=6000) == [], "more cannot be done"
-    assert world.state.leases["L2"].phase.value == "queued", "nothing is free by time"
+    assert world.phase("L2") == "queued", "nothing is free by time"
     del world.memory[(1, ZERO)]
     world.observe()
-    assert world.state.leases["L2"].phase.value == "held"
+    assert world.phase("L2") == "held"
 
 
 def test_a_script_gets_the_longer_time_because_an_interrupt_ends_it() -> None:
@@ -115,7 +115,7 @@ def test_nothing_is_done_where_its_memory_would_not_help() -> None:
     world.run(cmd.Discover(world.at, (gpu(0), gpu(1))))
     world.request("bob", 2)
     world.memory[(2, gpu(1).uuid)] = GIB
-    assert world.state.leases["L2"].phase.value == "held"
+    assert world.phase("L2") == "held"
     assert pass_by(world, 4000) == []
 
 
@@ -153,8 +153,7 @@ def test_a_sign_of_life_ends_it() -> None:
     world = silent()
     world.observe()
     pass_by(world, 1790)
-    lease = world.state.leases[ALICE]
-    world.run(cmd.Heartbeat(world.at, ALICE, lease.environment, lease.task.process))
+    world.says(ALICE, cmd.Heartbeat)
     assert ALICE not in world.state.stalled
     assert pass_by(world, 1000) == [], "silent again, from the beginning"
 
@@ -204,10 +203,7 @@ def test_one_that_waits_for_its_turn_is_held_by_us() -> None:
 
 def test_it_is_acted_on_though_it_fell_silent_between_two_cells() -> None:
     world = silent(bob=False)
-    lease = world.state.leases[ALICE]
-    world.run(
-        cmd.SetActivity(world.at, ALICE, lease.environment, lease.task.process, Activity.IDLE)
-    )
+    world.says(ALICE, cmd.SetActivity, Activity.IDLE)
     world.request("bob", 2)
     wait(world, 1.5 * TIMEOUT)
     world.observe()

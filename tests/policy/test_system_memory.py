@@ -24,8 +24,7 @@ def workstation(quota: Quota | None = None, size: int = 160 * MIB, **config: obj
     """A GPU of 24 GiB, of which something of the host's uses ``size`` bytes."""
     world = World(plain_config(**config)).start([gpu(0)], quota or Quota(gpus=1))
     world.system.add(SCREEN)
-    world.memory[(SCREEN, ZERO)] = size
-    world.observe()
+    world.uses(SCREEN, size)
     return world
 
 
@@ -52,10 +51,8 @@ def test_a_whole_gpu_is_the_same_beside_a_task_of_ones_own() -> None:
 def test_the_next_one_gets_what_the_screen_leaves_then() -> None:
     world = workstation()
     world.request("alice", 1)
-    world.memory[(SCREEN, ZERO)] = GIB
-    world.observe()
-    world.release("L1", "alice")
-    world.observe()
+    world.uses(SCREEN, GIB)
+    world.release("L1", "alice", seen=True)
     assert isinstance(world.request("bob", 2), core.Grant)
     assert world.state.leases["L2"].allocations[0].memory == 23 * GIB
 
@@ -63,8 +60,7 @@ def test_the_next_one_gets_what_the_screen_leaves_then() -> None:
 def test_nothing_is_granted_on_a_gpu_of_which_the_screen_leaves_nothing() -> None:
     world = workstation(size=24 * GIB)
     assert isinstance(world.request("alice", 1), core.Wait)
-    world.memory[(SCREEN, ZERO)] = GIB
-    world.observe()
+    world.uses(SCREEN, GIB)
     assert world.state.leases["L1"].allocations[0].memory == 23 * GIB
 
 
@@ -81,8 +77,7 @@ def test_what_a_task_draws_belongs_to_its_lease() -> None:
     world = workstation()
     world.request("alice", 1, Request(memory=8 * GIB))
     world.system.add(1)
-    world.memory[(1, ZERO)] = 4 * GIB
-    world.observe()
+    world.uses(1, 4 * GIB)
     assert world.state.gpus[ZERO].system == 160 * MIB
     assert world.state.gpus[ZERO].unleased == 160 * MIB
 
@@ -101,9 +96,7 @@ def test_the_size_of_a_screen_that_the_driver_does_not_tell_is_what_nobody_else_
 def test_nobody_is_told_to_use_less_than_is_in_use_whatever_the_host_takes() -> None:
     world = workstation()
     world.request("alice", 1, Request(1, reserve=Reserve.QUOTA, live=True))
-    world.memory[(1, ZERO)] = 2 * GIB
-    world.observe()
-    world.memory[(SCREEN, ZERO)] = 24 * GIB
-    world.observe()
+    world.uses(1, 2 * GIB)
+    world.uses(SCREEN, 24 * GIB)
     (followed,) = world.of(ev.ReservationFollowed)
     assert followed.memory >= 2 * GIB

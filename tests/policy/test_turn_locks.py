@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from support.policy_locks import MOST, UUID, Room
+from support.policy_locks import MOST, UUID, Locker, Room
 from support.policy_turns import CONFIG
 from support.policy_world import gpu, replayed
 
@@ -15,12 +15,20 @@ from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.turns import TurnPhase
 
 
-def test_a_short_cell_takes_over_from_one_without_a_gate_at_once() -> None:
-    room = Room()
+def trains(
+    *, seconds: int = 60, beats_every: int = 1, slow: int = 0
+) -> tuple[Room, Locker, Locker]:
+    """Alice's program, which has no gate, has computed for so long; Bob's kernel is idle."""
+    room = Room(beats_every=beats_every)
     bob = room.come("bob", 2, gated=True)
     room.cell_ends(bob)
-    alice = room.come("alice", 1, gated=False)
-    room.steps(60)
+    alice = room.come("alice", 1, gated=False, slow=slow)
+    room.steps(seconds)
+    return room, alice, bob
+
+
+def test_a_short_cell_takes_over_from_one_without_a_gate_at_once() -> None:
+    room, alice, bob = trains()
     room.cell_begins(bob)
     room.steps(2)
     assert alice.is_locked
@@ -32,11 +40,7 @@ def test_a_short_cell_takes_over_from_one_without_a_gate_at_once() -> None:
 
 
 def test_after_a_lock_it_computes_for_as_long_as_it_was_locked() -> None:
-    room = Room()
-    bob = room.come("bob", 2, gated=True)
-    room.cell_ends(bob)
-    alice = room.come("alice", 1, gated=False)
-    room.steps(60)
+    room, alice, bob = trains()
     for _ in range(3):
         room.cell_begins(bob)
         room.steps(5)
@@ -54,11 +58,7 @@ def test_after_a_lock_it_computes_for_as_long_as_it_was_locked() -> None:
 
 
 def test_it_has_its_turn_when_the_lock_ends_whoever_computes() -> None:
-    room = Room(beats_every=5)
-    bob = room.come("bob", 2, gated=True)
-    room.cell_ends(bob)
-    alice = room.come("alice", 1, gated=False)
-    room.steps(600)
+    room, alice, bob = trains(seconds=600, beats_every=5)
     room.cell_begins(bob)
     room.steps(2)
     assert alice.is_locked
@@ -138,11 +138,7 @@ def test_one_that_is_alone_or_has_its_turn_is_not_locked() -> None:
 
 def test_a_lock_that_did_not_come_about_is_tried_again() -> None:
     """GPU work did not end in time: it has its turn, and is asked for it, as before."""
-    room = Room()
-    bob = room.come("bob", 2, gated=True)
-    room.cell_ends(bob)
-    alice = room.come("alice", 1, gated=False, slow=1000)
-    room.steps(60)
+    room, alice, bob = trains(slow=1000)
     room.cell_begins(bob)
     room.steps(2)
     assert room.turn(alice).lock is not None
@@ -180,11 +176,7 @@ def test_where_locks_are_slow_only_long_cells_are_locked() -> None:
 
 
 def test_after_a_restart_of_the_node_manager_nobody_is_called_locked() -> None:
-    room = Room()
-    bob = room.come("bob", 2, gated=True)
-    room.cell_ends(bob)
-    alice = room.come("alice", 1, gated=False, slow=1000)
-    room.steps(60)
+    room, alice, bob = trains(slow=1000)
     room.cell_begins(bob)
     room.steps(2)
     assert room.turn(alice).lock is not None

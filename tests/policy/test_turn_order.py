@@ -358,10 +358,9 @@ def test_a_request_is_told_that_the_task_that_computes_is_pinned() -> None:
     decision = crowd.world.request("carol", 3, Request(1, 79 * GIB))
     assert isinstance(decision, core.Wait)
     name, left = decision.lease, LIMIT - 1
-    why = core.why_waiting(crowd.world.state, name, 0, PINS, crowd.world.at)
-    assert "The task that computes on GPU 0 is pinned" in why.message, why.message
-    later = core.why_waiting(crowd.world.state, name, 0, PINS, crowd.world.at + left + 1)
-    assert "pinned" not in later.message
+    why = crowd.world.why(name, at=crowd.world.at)
+    assert "The task that computes on GPU 0 is pinned" in why
+    assert "pinned" not in crowd.world.why(name, at=crowd.world.at + left + 1)
 
 
 @given(st.floats(0, 1e9), st.floats(0, 1e9), st.floats(0.01, 1e4))

@@ -15,21 +15,13 @@ from support.policy_turns import (
     TakingTurns,
     TurnWorld,
 )
-from support.policy_world import GIB, gpu, plain_config, process
+from support.policy_world import GIB, gpu, plain_config
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import shares
-from jupyter_gpushare.policy.words import commands as cmd, events as ev
+from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
-from jupyter_gpushare.policy.words.model import (
-    Activity,
-    Bytes,
-    Gpu,
-    LeaseId,
-    LeasePhase,
-    Quota,
-    Request,
-)
+from jupyter_gpushare.policy.words.model import Bytes, Gpu, LeaseId, Quota, Request
 from jupyter_gpushare.policy.words.recalls import Give, RecallPhase
 from jupyter_gpushare.policy.words.turns import Figures, Share, ShareMode
 
@@ -93,8 +85,7 @@ def test_a_third_fits_when_two_take_turns() -> None:
     del at.actors[carol.lease]
     at.observe()
     at.release(_bob.lease, "bob")
-    at.die(2)
-    at.observe()
+    at.die(2, seen=True)
     assert at.state.gpus[UUID].shared == 0
     assert at.state.gpus[UUID].reserved == 14 * GIB
     assert phase(at, _alice) is None, "alone again"
@@ -156,10 +147,8 @@ def test_what_a_task_tells_is_cut_to_what_can_be() -> None:
 
 def test_an_idle_task_has_no_turn_until_it_asks() -> None:
     at, alice, bob = two_by_turns()
-    who = (alice.lease, "alice", process(1))
     at.train(bob, 1)
-    alice.idle = True
-    at.run(cmd.SetActivity(at.at, *who, Activity.IDLE))
+    at.cell_ends(alice)
     assert phase(at, alice) == "rest"
     assert phase(at, bob) == "holds"
     for _ in range(60):
@@ -206,13 +195,12 @@ def test_a_lone_tasks_cache_is_given_back_for_a_newcomer() -> None:
     assert asks(at) == 1
     assert "was asked to empty its cache at the end of its training step" in why(at, bob)
     at.observe()
-    assert at.state.leases[bob].phase is LeasePhase.QUEUED, "the step goes on"
+    assert at.phase(bob) == "queued", "the step goes on"
     at.end_step(alice)
     assert alice.waiting, "its next step waits for the measurement"
-    assert at.state.leases[bob].phase is LeasePhase.QUEUED, "a word is not enough"
-    at.at += 0.1
-    at.observe()
-    assert at.state.leases[bob].phase is LeasePhase.HELD
+    assert at.phase(bob) == "queued", "a word is not enough"
+    at.look(0.1)
+    assert at.phase(bob) == "held"
     assert not alice.waiting
     at.begin_step(alice)
     assert at.memory[(1, UUID)] <= (24 - 12) * GIB, "its cache may not grow again"
@@ -248,9 +236,8 @@ def test_who_comes_to_no_end_of_a_step_is_asked_seldom_and_said() -> None:
     assert "a training step since. The node manager cannot force it." in why(at, bob)
     assert at.state.is_gated(alice.lease), "it has not overrun: it had no turn"
     at.end_step(alice)
-    at.at += 0.1
-    at.observe()
-    assert at.state.leases[bob].phase is LeasePhase.HELD, "late, but not in vain"
+    at.look(0.1)
+    assert at.phase(bob) == "held", "late, but not in vain"
 
 
 def test_who_uses_more_than_it_says_goes_on_and_is_asked_seldom() -> None:
@@ -291,14 +278,12 @@ def test_an_idle_task_empties_its_cache_at_once() -> None:
     alice.cache = 14 * GIB
     at.train(alice, 3)
     at.observe()
-    alice.idle = True
-    who = (alice.lease, "alice", process(1))
-    at.run(cmd.SetActivity(at.at, *who, Activity.IDLE))
+    at.cell_ends(alice)
     bob = at.request("bob", 2, Request(1, 12 * GIB))
     assert isinstance(bob, core.Wait)
     at.second()
     at.observe()
-    assert at.state.leases[bob.lease].phase is LeasePhase.HELD
+    assert at.phase(bob.lease) == "held"
     at.second()
     assert not alice.closed or phase(at, alice) is not None
 

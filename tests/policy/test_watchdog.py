@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.policy_moves import idle
-from support.policy_world import GIB, World, gpu, is_asked_back, plain_config, process
+from support.policy_world import GIB, World, gpu, is_asked_back, plain_config
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.say.effects import Signal, TellRecall
@@ -35,8 +34,7 @@ def watch(world: World, seconds: int) -> list[tuple[float, str]]:
     """Every second a measurement: the stages that came, and when."""
     start, before = world.at, len(world.history)
     for _ in range(seconds):
-        world.at += 1.0
-        world.observe()
+        world.look(1.0)
     return [
         (event.at - start, event.stage.value)
         for event in world.history[before:]
@@ -76,8 +74,7 @@ def test_the_trim_is_a_recall_that_ends_with_a_measurement(says: bool) -> None:
     recall = world.state.recall("L1", Give.CACHE)
     assert (recall.phase, recall.why) == (RecallPhase.TOLD, Why.OVER_LIMIT)
     if says:
-        who = "L1", "alice", process(1)
-        world.run(cmd.EmptyCache(world.at, *who))
+        world.says("L1", cmd.EmptyCache)
         recall = world.state.recall("L1", Give.CACHE)
         assert recall.phase is RecallPhase.ANSWERED
     else:
@@ -94,7 +91,7 @@ def test_an_idle_one_is_asked_for_its_gpu_though_nobody_waits() -> None:
     world = over()
     watch(world, 40)
     world.work[(1, ZERO)] = 0.9
-    idle(world, "L1")
+    world.idle("L1")
     watch(world, 20)
     assert not parks(world), "its GPU is at work"
     world.work.clear()
@@ -113,7 +110,7 @@ def test_who_is_over_on_several_gpus_is_asked_once() -> None:
     world.request("alice", 1, Request(2))
     for index in (0, 1):
         world.memory[(1, gpu(index).uuid)] = 12 * GIB
-    idle(world, "L1")
+    world.idle("L1")
     watch(world, 40)
     assert len(world.state.flags) == 2
     assert len(parks(world)) == 1

@@ -594,5 +594,4 @@ class Crowd(RuleBasedStateMachine):
         if held:
             name = min(held) if first else max(held)
             self.world.at += seconds
-            self.world.release(name, self.world.state.leases[name].environment)
-            self.world.observe()
+            self.world.release(name, self.world.state.leases[name].environment, seen=True)

@@ -9,13 +9,7 @@ from typing import Any
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
-from jupyter_gpushare.policy.words.model import (
-    LeaseId,
-    LeasePhase,
-    PriorityClass,
-    Quota,
-    Request,
-)
+from jupyter_gpushare.policy.words.model import LeaseId, LeasePhase, PriorityClass, Quota, Request
 from jupyter_gpushare.policy.words.promises import Expected, Promise, PromiseState
 from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import GIB, gpu

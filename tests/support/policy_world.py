@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import room
-from jupyter_gpushare.policy.books.lifts import unlifted
+from jupyter_gpushare.policy.books.lifts import entitled, unlifted
 from jupyter_gpushare.policy.books.placement import GpuRoom, Granted, NoRoom, place
 from jupyter_gpushare.policy.books.state import (
     ClaimKey,
@@ -26,11 +26,12 @@ from jupyter_gpushare.policy.books.state import (
     State,
 )
 from jupyter_gpushare.policy.measure.stillness import watched
-from jupyter_gpushare.policy.recall import growing, offers, patience, plan
+from jupyter_gpushare.policy.recall import growing, lifts, offers, patience, plan
 from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
     Activity,
+    Allocation,
     ClaimPhase,
     EnvironmentName,
     Gpu,
@@ -38,12 +39,14 @@ from jupyter_gpushare.policy.words.model import (
     GpuUuid,
     LeaseId,
     LeasePhase,
+    Movable,
     PriorityClass,
     ProcessId,
     ProcessReading,
     Quota,
     RefusalReason,
     Request,
+    Rung,
     Task,
     TaskKind,
     Vitals,
@@ -133,7 +136,6 @@ class World:
     checked: State | None = None
     at: float = 100.0
     history: list[ev.Event] = field(default_factory=list)
-    commands: list[cmd.Command] = field(default_factory=list)
     memory: dict[tuple[int, GpuUuid], int] = field(default_factory=dict)
     #: Share of the time in which a process's kernels run there, and when that was last measured.
     work: dict[tuple[int, GpuUuid], float] = field(default_factory=dict)
@@ -215,7 +217,6 @@ class World:
                 assert told == self.lacks(result.state, lease), f"{name} lacks GPUs, or does not"
         self.state = self.checked = result.state
         self.history.extend(result.events)
-        self.commands.append(command)
         return result.decision
 
     def caller(self, name: str) -> tuple[LeaseId, EnvironmentName, ProcessId]:
@@ -235,6 +236,86 @@ class World:
     def of(self, kind: type[E]) -> list[E]:
         """All that happened of a kind."""
         return [event for event in self.history if isinstance(event, kind)]
+
+    # -- short words for what stories do and see ------------------------------------------
+
+    def phase(self, lease: str) -> str:
+        found = self.state.leases.get(lease)
+        return "forgotten" if found is None else found.phase.value
+
+    def idle(self, lease: str) -> None:
+        """The lease's cell has ended."""
+        self.says(lease, cmd.SetActivity, Activity.IDLE)
+
+    def park(self, lease: str) -> core.Decision:
+        return self.says(lease, cmd.Park)
+
+    def plan(self, lease: str, memory: int) -> core.Decision:
+        return self.says(lease, cmd.PlanParking, memory)
+
+    def gives(
+        self, lease: str, rung: Rung, memory: int = 0, movable: Movable = Movable.SAME
+    ) -> core.Decision:
+        """The task gives its GPUs back by this rung."""
+        return self.says(lease, cmd.Park, rung, memory, movable, 1.0)
+
+    def resume(self, lease: str, *, wait: bool = True) -> core.Decision:
+        return self.says(lease, cmd.Resume, wait)
+
+    def restored(self, lease: str) -> core.Decision:
+        return self.says(lease, cmd.Restored, 1.0)
+
+    def pin(self, lease: str, seconds: float | None = None) -> core.Decision:
+        return self.run(cmd.Pin(self.at, *self.caller(lease)[:2], seconds))
+
+    def drain(self, index: int = 0, reason: str = "fan replaced") -> core.Decision:
+        return self.run(cmd.TakeOut(self.at, gpu(index).uuid, reason, "root"))
+
+    def put_back(self, index: int = 0) -> core.Decision:
+        return self.run(cmd.PutBack(self.at, gpu(index).uuid, "root"))
+
+    def look(self, seconds: float = 2.0) -> None:
+        self.at += seconds
+        self.observe()
+
+    def answers(self, lease: str, *, live: bool = True) -> None:
+        """The client says that its frameworks have the limit that it was told last."""
+        self.at += 0.1
+        uuid = gpu(0).uuid
+        gpus = (Allocation(uuid, limits_of(self.state)[(lease, uuid)].memory),) if live else ()
+        self.says(lease, cmd.ConfirmLimit, gpus, live)
+
+    def asked_back(self, phase: RecallPhase = RecallPhase.TOLD) -> list[str]:
+        """The leases that were asked for their GPUs so far, or their people warned, in order."""
+        return [event.lease for event in self.history if is_asked_back(event, phase)]
+
+    def stays(self) -> list[tuple[str, int]]:
+        """The leases asked so far, with the bytes that may stay on their first GPU."""
+        return [(one.lease, one.keep[0].memory) for one in self.history if is_asked_back(one)]
+
+    def may_use(self, lease: str = "L1") -> float:
+        """GiB that a task was last told that it may use."""
+        found = self.state.leases[lease]
+        return lifts.limit(self.state, found, found.allocations[0]) / GIB
+
+    def books(self, who: str = "alice") -> tuple[float, float]:
+        """GiB that an environment is entitled to, and that are reserved for it."""
+        key = (who, gpu(0).uuid)
+        return entitled(self.state, key) / GIB, self.state.reservations[key].memory / GIB
+
+    def named(self, who: str = "alice") -> tuple[int, int]:
+        """GiB that an environment has reserved on GPU 0, and that its tasks there named."""
+        held = self.state.reservations[(who, gpu(0).uuid)]
+        return held.memory // GIB, held.named // GIB
+
+    def why(self, lease: str, ahead: int = 0, at: float | None = None) -> str:
+        """What is said of why a request waits."""
+        return core.why_waiting(self.state, lease, ahead, self.config, at).message
+
+    def restarted(self) -> State:
+        """The state that a node manager has which was killed and started again."""
+        start = cmd.Start(self.at, BOOT, (gpu(0),))
+        return core.step(replayed(self.state), start, self.config).state
 
     def before_event(self, before: State, event: ev.Event) -> None:
         """For worlds that know more: what must hold when ``event`` happens."""
@@ -601,13 +682,26 @@ class World:
             )
         )
 
-    def release(self, lease: str, who: str, *, admin: bool = False) -> core.Decision:
-        return self.run(cmd.Release(self.at, lease, who, admin))
+    def release(
+        self, lease: str, who: str, *, admin: bool = False, seen: bool = False
+    ) -> core.Decision:
+        """``seen``: the GPUs are measured afterwards."""
+        decision = self.run(cmd.Release(self.at, lease, who, admin))
+        if seen:
+            self.observe()
+        return decision
 
-    def die(self, pid: int) -> None:
+    def die(self, pid: int, *, seen: bool = False) -> None:
         """The process dies: its memory goes first, then the policy is told."""
         self.memory = {key: size for key, size in self.memory.items() if key[0] != pid}
         self.run(cmd.ProcessGone(self.at, process(pid)))
+        if seen:
+            self.observe()
+
+    def uses(self, pid: int, size: int, *, index: int = 0) -> None:
+        """A process is measured with so many bytes on a GPU."""
+        self.memory[(pid, gpu(index).uuid)] = size
+        self.observe()
 
     def readings(self) -> tuple[GpuReading, ...]:
         result = []
