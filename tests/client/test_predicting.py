@@ -23,20 +23,9 @@ GIB = 2**30
 
 
 def kind(name: str, **more: Any) -> dict[str, Any]:
-    return {
-        "kind": name,
-        "gpus": 1,
-        "memory": 6 * GIB,
-        "memory_p90": 7 * GIB,
-        "seconds": 720.0,
-        "seconds_p90": 900.0,
-        "utilisation": 80,
-        "error": 0.1,
-        "basis": "predicted",
-        "starts": "now",
-        "wait": None,
-        **more,
-    }
+    known = {"kind": name, "gpus": 1, "memory": 6 * GIB, "memory_p90": 7 * GIB}
+    known |= {"seconds": 720.0, "seconds_p90": 900.0, "utilisation": 80, "error": 0.1}
+    return {**known, "basis": "predicted", "starts": "now", "wait": None, **more}
 
 
 def test_the_table_has_a_row_for_each_kind() -> None:
@@ -45,14 +34,9 @@ def test_the_table_has_a_row_for_each_kind() -> None:
     first, _titles, a100, t4, note = repr(shown).splitlines()
     assert first == "Expected for 1000 iterations with a batch of 32"
     cells = [re.split(r"  +", line) for line in (a100, t4)]
-    assert cells[0] == [
-        "A100",
-        "6 GiB to 7 GiB",
-        "12 min to 15 min",
-        "80 %",
-        "the predictor",
-        "now",
-    ]
+    name, *rest = cells[0]
+    assert (name, rest[:2]) == ("A100", ["6 GiB to 7 GiB", "12 min to 15 min"])
+    assert rest[2:] == ["80 %", "the predictor", "now"]
     assert cells[1][0] == "4 × T4"  # noqa: RUF001
     assert cells[1][-2:] == ["the dry run alone", "waits about 10 to 30 min"]
     assert "reserve 7 GiB" in note
@@ -71,10 +55,8 @@ def test_without_a_node_manager_it_says_why_and_nothing_of_starts() -> None:
 
 
 def test_small_times_have_figures_and_nonsense_none() -> None:
-    assert [time_words(x) for x in (0.0123, 9.87, 12.0, 7200.0)] == [
-        *("0.012 s", "9.9 s"),
-        *("12 s", "2 h"),
-    ]
+    words = ["0.012 s", "9.9 s", "12 s", "2 h"]
+    assert [time_words(x) for x in (0.0123, 9.87, 12.0, 7200.0)] == words
     assert [time_words(x) for x in (None, True, -1, float("nan"), 1e20)] == ["?"] * 5
 
 
@@ -107,12 +89,8 @@ for epoch in range(N):
     work = work_of(cell, known)
     assert work[:5] == (known["model"], "the batch", 70, True, known["optimizer"])
     assert work.models == ("model",)
-    assert work_of("net.model(x, y)", known)[:4] == (
-        known["model"],
-        ("the batch", "the target"),
-        1,
-        False,
-    )
+    both = ("the batch", "the target")
+    assert work_of("net.model(x, y)", known)[:4] == (known["model"], both, 1, False)
     assert work_of("for _ in [1, 2]: model(3)", known)[1:3] == (3, 2)
     assert work_of("for _ in loader: model(x)", known).iterations == 1, "nobody knows how often"
     assert work_of("model(other); model(x)", known).batch == "the batch"
@@ -220,10 +198,8 @@ def test_a_step_has_all_models_losses_and_optimizers_and_nothing_else(
 
 def test_a_batch_may_be_given_by_name(torchs: dict[str, Any]) -> None:
     torchs["batch"] = {"ids": 1, "mask": 2}
-    assert work_of("G(**batch, labels=x)", torchs).batch == {
-        **torchs["batch"],
-        "labels": torchs["x"],
-    }
+    found = work_of("G(**batch, labels=x)", torchs).batch
+    assert found == {"ids": 1, "mask": 2, "labels": torchs["x"]}
     assert work_of("G(**x)", torchs).batch is None, "only the step's process can tell"
 
 

@@ -87,40 +87,30 @@ def light(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"PYTHONPATH": os.fspath(folder)}
 
 
-def environ(socket: Path, **more: str) -> dict[str, str]:
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("JUPYTER", "CUDA_", "PYTEST"))
-    }
-    return {**kept, "JUPYTER_GPUSHARE_SOCKET": os.fspath(socket), **more}
-
-
-def command(code: str) -> list[str]:
-    return [sys.executable, "-W", "error", program(TELL + code)]
+def started(code: str, socket: Path, more: dict[str, str]) -> subprocess.Popen[str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("JUPYTER", "CUDA_", "PYTEST"))}
+    pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", program(TELL + code)],
+        env={**kept, "JUPYTER_GPUSHARE_SOCKET": os.fspath(socket), **more},
+        text=True,
+        **pipes,
+    )
 
 
 def run(code: str, socket: Path, **more: str) -> tuple[list[dict[str, Any]], str]:
     """Run to the end; what it told, and its stderr."""
-    done = subprocess.run(
-        command(code), env=environ(socket, **more), capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+    with started(code, socket, more) as process:
+        out, said = process.communicate(timeout=100)
+    assert process.returncode == 0, said
+    return [json.loads(line) for line in out.splitlines()], said
 
 
 class Running:
     """A process that goes on; lines of what it tells are read one by one."""
 
     def __init__(self, code: str, socket: Path, **more: str) -> None:
-        self.process = subprocess.Popen(
-            command(code),
-            env=environ(socket, **more),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self.process = started(code, socket, more)
 
     def hear(self) -> dict[str, Any]:
         assert self.process.stdout is not None

@@ -58,15 +58,8 @@ def test_a_moment_on_the_readers_clock(seconds: float, words: str) -> None:
 
 
 def news(state: str, left: float | None = 1200.0, **more: Any) -> dict[str, Any]:
-    told = {
-        "state": state,
-        "named": True,
-        "left": left,
-        "expected": None,
-        "message": "",
-        "why": None,
-    }
-    return {**told, **more}
+    told = {"state": state, "named": True, "left": left, "expected": None}
+    return {**told, "message": "", "why": None, **more}
 
 
 FULL = {"why": "full", "message": "other tasks have the rest of the GPU, and keep it"}
@@ -188,34 +181,28 @@ def test_without_a_wish_nothing_is_sent(scene: Scene) -> None:
     assert scene.session.calls == []
 
 
-def test_a_refusal_says_what_would_be_possible_and_nothing_runs(scene: Scene) -> None:
-    scene.session.refusal = error_for(Reason.INFEASIBLE, "The best would be 12 min.")
-    with (
-        pytest.raises(NotGranted, match="best would be 12 min"),
-        scene.promises.kept(Wish(60.0, None)),
-    ):
+def does_not_run(
+    scene: Scene, said: str, waited: float = 0.0, kind: type[GpuShareError] = NotGranted
+) -> None:
+    with pytest.raises(kind, match=said), scene.promises.kept(Wish(60.0, None), waited):
         pytest.fail("it ran")
     assert scene.session.calls == []
+
+
+def test_a_refusal_says_what_would_be_possible_and_nothing_runs(scene: Scene) -> None:
+    scene.session.refusal = error_for(Reason.INFEASIBLE, "The best would be 12 min.")
+    does_not_run(scene, "best would be 12 min")
     scene.promises.heard(news("late", **FULL))
     assert scene.said == []
 
 
 def test_who_waited_longer_than_its_deadline_does_not_run(scene: Scene) -> None:
-    with (
-        pytest.raises(NotGranted, match="ready in 1 min, and waited 2 min"),
-        scene.promises.kept(Wish(60.0, None), waited=120.0),
-    ):
-        pytest.fail("it ran")
-    assert scene.session.calls == []
+    does_not_run(scene, "ready in 1 min, and waited 2 min", waited=120.0)
 
 
 def test_without_a_lease_of_its_own_nobody_promises_it(scene: Scene) -> None:
     scene.lease = None
-    with (
-        pytest.raises(GpuShareError, match="jupyter gpushare run --deadline"),
-        scene.promises.kept(Wish(60.0, None)),
-    ):
-        pytest.fail("it ran")
+    does_not_run(scene, "jupyter gpushare run --deadline", kind=GpuShareError)
 
 
 def test_a_lease_that_has_ended_takes_its_promise_along(scene: Scene) -> None:

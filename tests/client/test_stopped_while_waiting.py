@@ -13,7 +13,7 @@ from functools import partial
 
 import pytest
 from support.node import until
-from support.scripted_node import LEASE, SECRET, ScriptedNode, Visitor
+from support.scripted_node import LEASE, SECRET, ScriptedNode, Visitor, plays
 
 from jupyter_gpushare.client.errors import Preempted
 from jupyter_gpushare.client.memory.stopping import Place
@@ -30,9 +30,9 @@ STOP = {**ASK, "give": "stop", "why": "contended", "gate": False}
 class Program:
     """One that said how its state is saved, and runs on the test's thread."""
 
-    def __init__(self, node: ScriptedNode) -> None:
+    def __init__(self, node: ScriptedNode, environ: dict[str, str]) -> None:
         self.saves = 0
-        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
+        environ["JUPYTER_GPUSHARE_SOCKET"] = os.fspath(node.socket)
         self.broker = Broker(
             environ, make_display=partial(TerminalDisplay, None), say=lambda _text: None
         )
@@ -43,9 +43,11 @@ class Program:
 
 
 @contextmanager
-def program(script: Callable[[Visitor], None]) -> Iterator[tuple[ScriptedNode, Program]]:
+def program(
+    script: Callable[[Visitor], object], **environ: str
+) -> Iterator[tuple[ScriptedNode, Program]]:
     with ScriptedNode(script) as node:
-        made = Program(node)
+        made = Program(node, environ)
         try:
             yield node, made
         finally:
@@ -93,41 +95,21 @@ def test_sigterm_in_the_queue_saves_and_leaves_it() -> None:
         node.wait_for(Method.RELEASE)
 
 
-def test_what_run_has_started_says_for_its_lease_that_it_can_be_stopped() -> None:
+joins = plays(Visitor.welcome, lambda visitor: visitor.grant(visitor.expect(Method.ATTACH)))
+
+
+@pytest.mark.parametrize(("run", "says"), [(str(os.getppid()), True), ("1", False), ("", False)])
+def test_what_run_has_started_says_for_its_lease_that_it_can_be_stopped(
+    run: str, says: bool
+) -> None:
     """It is stopped by a signal; `run` gets the ask."""
-
-    def script(visitor: Visitor) -> None:
-        visitor.welcome()
-        visitor.grant(visitor.expect(Method.ATTACH))
-        told = visitor.expect(Method.STOPPABLE)
-        assert (told.params.lease, told.params.can) == (LEASE, True)
-        visitor.live()
-
-    for run, says in ((str(os.getppid()), True), ("1", False), ("", False)):
-        with ScriptedNode(script if says else joins) as node:
-            environ = {
-                "JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket),
-                "JUPYTER_GPUSHARE_LEASE": LEASE,
-                "JUPYTER_GPUSHARE_SECRET": SECRET,
-                "JUPYTER_GPUSHARE_RUN": run,
-            }
-            broker = Broker(
-                environ, make_display=partial(TerminalDisplay, None), say=lambda _text: None
-            )
-            broker.stops_by(list)
-            try:
-                assert broker.getting.ensure("import torch") is not None
-                if says:
-                    node.wait_for(Method.STOPPABLE)
-                else:
-                    broker.call(Method.STATUS)  # nothing was said before it
-                    assert not node.calls(Method.STOPPABLE), "its parent does not pass it on"
-            finally:
-                broker.stops_by(None)
-                broker.close()
-
-
-def joins(visitor: Visitor) -> None:
-    visitor.welcome()
-    visitor.grant(visitor.expect(Method.ATTACH))
-    visitor.live()
+    joined = {"LEASE": LEASE, "SECRET": SECRET, "RUN": run}
+    environ = {f"JUPYTER_GPUSHARE_{name}": value for name, value in joined.items()}
+    with program(plays(joins, Visitor.live), **environ) as (node, alice):
+        assert alice.broker.getting.ensure("import torch") is not None
+        if says:
+            (told,) = node.wait_for(Method.STOPPABLE)
+            assert (told.params.lease, told.params.can) == (LEASE, True)
+        else:
+            alice.broker.call(Method.STATUS)  # nothing was said before it
+            assert not node.calls(Method.STOPPABLE), "its parent does not pass it on"

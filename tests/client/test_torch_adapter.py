@@ -71,12 +71,7 @@ def cuda(torch: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
     put(torch._C, "_cuda_getDeviceCount", visible, raising=False)
     put(torch._C, "_cuda_init", init, raising=False)
     put(torch._C, "_cuda_setMemoryFraction", limit, raising=False)
-    put(
-        torch._C,
-        "_cuda_setDevice",
-        lambda device: driver.calls.append(("device", device)),
-        raising=False,
-    )
+    put(torch._C, "_cuda_setDevice", lambda it: driver.calls.append(("device", it)), raising=False)
     # Each adapter's step meter goes with its test.
     optimizers = sys.modules[torch.optim.Optimizer.__module__]
     put(optimizers, "_global_optimizer_post_hooks", OrderedDict())
@@ -144,11 +139,13 @@ def test_a_changed_grant_counts_at_once(torch: Any, cuda: Cuda) -> None:
 
 
 class Stats:
-    """What the allocator says, and what happened to its cache and its limit, in order."""
+    """What the allocator says, what was said, and what became of cache and limit, in order."""
 
     def __init__(self, torch: Any, cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
         self.allocated, self.cache = 0, 0
-        self.calls = cuda.calls
+        self.cuda, self.torch = cuda, torch
+        self.said: list[str] = []
+        self.adapter = TorchAdapter(self.said.append)
         monkeypatch.setattr(torch._C, "_cuda_memoryStats", self.stats, raising=False)
         monkeypatch.setattr(torch._C, "_cuda_emptyCache", self.empty, raising=False)
 
@@ -156,58 +153,55 @@ class Stats:
         def of(value: int) -> dict[str, Any]:
             return {"all": {"current": value, "peak": value, "allocated": value}}
 
+        reserved = of(self.allocated + self.cache)
         return {
             "allocated_bytes": of(self.allocated),
             "allocation": of(1),
-            "reserved_bytes": of(self.allocated + self.cache),
+            "reserved_bytes": reserved,
         }
 
     def empty(self) -> None:
         self.cache = 0
-        self.calls.append(("empty",))
+        self.cuda.calls.append(("empty",))
+
+    def changes(self, *limits: int) -> list[str]:
+        """What is called when the lease's limit becomes each of these, one after the other."""
+        self.cuda.calls.clear()
+        for limit in limits:
+            self.adapter.after(self.torch, grant(limit))
+        return [call[0] for call in self.cuda.calls]
 
 
-def test_a_lowered_limit_empties_the_cache_first(
-    torch: Any, cuda: Cuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def stats(torch: Any, cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> Stats:
+    return Stats(torch, cuda, monkeypatch)
+
+
+def test_a_lowered_limit_empties_the_cache_first(torch: Any, cuda: Cuda, stats: Stats) -> None:
     """Torch counts its cache against the limit and does not evict it when it is lowered."""
-    said: list[str] = []
-    stats = Stats(torch, cuda, monkeypatch)
-    adapter = TorchAdapter(said.append)
-    adapter.after(torch, grant(12 * GIB))
+    stats.changes(12 * GIB)
     torch.cuda.init()
     stats.allocated, stats.cache = 2 * GIB, 9 * GIB
-    cuda.calls.clear()
-    adapter.after(torch, grant(8 * GIB))
-    assert [call[0] for call in cuda.calls] == ["empty", "limit"]
+    assert stats.changes(8 * GIB) == ["empty", "limit"]
     assert cuda.limits[0] == pytest.approx((8 * GIB - ROOM) / CAPACITY)
-    cuda.calls.clear()
-    adapter.after(torch, grant(6 * GIB))  # there is room: the cache is the user's
-    adapter.after(torch, grant(20 * GIB))
-    assert [call[0] for call in cuda.calls] == ["limit", "limit"]
-    cuda.calls.clear()
+    # There is room: the cache is the user's.
+    assert stats.changes(6 * GIB, 20 * GIB) == ["limit", "limit"]
     stats.allocated, stats.cache = 4 * GIB, 6 * GIB - ROOM
-    adapter.after(torch, grant(10 * GIB))  # with its cache it has just what it may
-    assert [call[0] for call in cuda.calls] == ["limit"]
-    assert said == []
+    assert stats.changes(10 * GIB) == ["limit"], "with its cache it has just what it may"
+    assert stats.said == []
 
 
-def test_a_limit_below_what_is_there_is_said(
-    torch: Any, cuda: Cuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-    stats = Stats(torch, cuda, monkeypatch)
-    adapter = TorchAdapter(said.append)
-    adapter.after(torch, grant(CAPACITY))
+def test_a_limit_below_what_is_there_is_said(torch: Any, cuda: Cuda, stats: Stats) -> None:
+    stats.changes(CAPACITY)
     torch.cuda.init()
     stats.allocated = 10 * GIB
-    adapter.after(torch, grant(8 * GIB))
+    stats.changes(8 * GIB)
     assert cuda.limits[0] == pytest.approx((8 * GIB - ROOM) / CAPACITY)
-    (sentence,) = said
+    (sentence,) = stats.said
     assert "allows 8 GiB on GPU 0" in sentence
     assert "its tensors take 10 GiB. They stay" in sentence
-    adapter.after(torch, grant(8 * GIB))
-    assert len(said) == 1
+    stats.changes(8 * GIB)
+    assert len(stats.said) == 1
 
 
 def test_a_rank_starts_only_its_own_gpu(
@@ -237,7 +231,7 @@ class Client:
 
     def __init__(self, *answers: Grant | BaseException | None, expected: int = 1) -> None:
         self.answers = list(answers)
-        self.allowed = expected
+        self.allowed: int | Exception = expected
         self.asked = 0
 
     def acquire(self) -> Grant | None:
@@ -249,6 +243,8 @@ class Client:
         return answer
 
     def expected(self) -> int:
+        if isinstance(self.allowed, Exception):
+            raise self.allowed
         return self.allowed
 
     def watch(self, torch: Any) -> None:
@@ -341,17 +337,14 @@ def test_what_acquire_raises_reaches_the_user(torch: Any, cuda: Cuda, error: Bas
     assert client.asked == 2
 
 
-def test_a_quota_of_nothing_looks_like_no_gpu(torch: Any, cuda: Cuda) -> None:
-    Client(expected=0).watch(torch)
+def test_a_quota_of_nothing_looks_like_no_gpu_and_asking_never_raises(
+    torch: Any, cuda: Cuda, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = Client(expected=0)
+    client.watch(torch)
     assert torch.cuda.is_available() is False
     assert torch.cuda.device_count() == 0
-
-
-def test_asking_never_raises(torch: Any, cuda: Cuda, caplog: pytest.LogCaptureFixture) -> None:
-    def expected() -> int:
-        raise ConnectionError("gone")
-
-    TorchAdapter().first_use(torch, lambda: None, expected)
+    client.allowed = ConnectionError("gone")
     assert torch.cuda.is_available() is False
     assert "gone" in caplog.text
 

@@ -173,9 +173,7 @@ def test_only_news_are_told_and_again_after_a_reconnect(
 def test_a_gate_of_the_users_own_is_told_once_and_waits_like_any_other(scene: Scene) -> None:
     for _ in range(3):
         scene.turns.checkpoint()
-    assert scene.wire.told == [
-        (Method.MEMORY, {"lease": "L", "figures": [], "steps": 0, "can_take_turns": True})
-    ]
+    assert scene.wire.told == [(Method.MEMORY, NAMED)]
     scene.wire.hello = {}
     scene.turns.checkpoint()
     assert scene.wire.count(Method.MEMORY) == 2, "a new node manager is told, too"
@@ -496,13 +494,8 @@ def member(scene: Scene) -> Turns:
     )
 
 
-ALONE = {
-    "lease": "L",
-    "figures": [],
-    "steps": 0,
-    "can_take_turns": True,
-    "alone": True,
-}
+NAMED = {"lease": "L", "figures": [], "steps": 0, "can_take_turns": True}
+ALONE = {**NAMED, "alone": True}
 
 
 def test_a_program_under_run_leads_from_its_first_gate_on(scene: Scene) -> None:

@@ -103,6 +103,7 @@ class Driver:
 def ladder(
     *tensors: Tensors | None,
     driver: Driver | None = None,
+    usable: bool = False,
     said: list[str] | None = None,
     present: Bystanders = Bystanders(),  # noqa: B008 - frozen
     room: Callable[[], Room | None] = lambda: None,
@@ -111,7 +112,7 @@ def ladder(
     say = [].append if said is None else said.append
     return Ladder(
         lambda: frameworks,
-        driver or Driver(),  # type: ignore[arg-type]
+        driver or Driver(usable),  # type: ignore[arg-type]
         say,
         bystanders=lambda: present,
         room=room,
@@ -129,10 +130,10 @@ def no_plan(_memory: int) -> None:
 def test_asked_again_after_emptying_caches_it_climbs() -> None:
     """The node manager needs what that left: to empty them again is no answer."""
     one = Tensors(live=2 * GIB)
-    up = ladder(one, driver=Driver(usable=True))
+    up = ladder(one, usable=True)
     given = up.give(need(0, GIB), no_plan, after=Rung.TRIM)
     assert (given.rung, given.memory) == (Rung.STORAGE, 2 * GIB)
-    nothing = ladder(Tensors(live=0), driver=Driver(usable=True))
+    nothing = ladder(Tensors(live=0), usable=True)
     assert nothing.give(need(0, 0), no_plan, after=Rung.TRIM).rung is Rung.DRIVER
     with pytest.raises(CannotGive, match=r"would not free enough.*too old"):
         ladder(Tensors(live=0)).give(need(0, 0), no_plan, after=Rung.TRIM)
@@ -140,7 +141,7 @@ def test_asked_again_after_emptying_caches_it_climbs() -> None:
 
 def test_tensors_move_when_the_context_may_stay() -> None:
     one = Tensors(live=6 * GIB, cache=GIB)
-    up = ladder(one, driver=Driver(usable=True))
+    up = ladder(one, usable=True)
     planned: list[int] = []
     given = up.give(need(8 * GIB, GIB), planned.append)
     assert (given.rung, given.memory) == (Rung.STORAGE, 6 * GIB)
@@ -286,7 +287,7 @@ def test_what_makes_a_checkpoint_dangerous_is_looked_at_first() -> None:
 def test_nothing_measured_is_taken_for_a_context() -> None:
     up = ladder(Tensors(GIB))
     assert up.give(need(None, CONTEXT), no_plan).rung is Rung.STORAGE
-    up = ladder(Tensors(GIB), driver=Driver(usable=True))
+    up = ladder(Tensors(GIB), usable=True)
     assert up.give(need(None, CONTEXT - 1), no_plan).rung is Rung.DRIVER
 
 
@@ -315,13 +316,13 @@ def test_what_does_not_fit_into_the_container_is_not_moved() -> None:
 
 def test_what_tensors_took_of_the_room_is_not_counted_again() -> None:
     rooms = iter([6 * GIB, 2 * GIB])
-    up = ladder(Tensors(5 * GIB), driver=Driver(usable=True), room=lambda: Room(next(rooms), "it"))
+    up = ladder(Tensors(5 * GIB), usable=True, room=lambda: Room(next(rooms), "it"))
     up.give(need(6 * GIB, GIB), no_plan)
     assert up.give(need(GIB, 0), no_plan).memory == 6 * GIB, "the context is what moves now"
 
 
 def test_a_process_without_room_for_a_context_says_so_at_once() -> None:
-    up = ladder(None, driver=Driver(usable=True), room=lambda: Room(GIB, "the host's memory"))
+    up = ladder(None, usable=True, room=lambda: Room(GIB, "the host's memory"))
     rung, why = up.ability(["GPU-1"])
     assert rung is Rung.NONE
     assert why.startswith("Parking 1 GiB needs 1.25 GiB of host memory, and the host's memory")
@@ -341,7 +342,7 @@ def test_kernels_of_one_user_park_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_it_says_what_it_could_do() -> None:
-    assert ladder(Tensors(1), driver=Driver(usable=True)).ability(["GPU-1"]) == (Rung.DRIVER, "")
+    assert ladder(Tensors(1), usable=True).ability(["GPU-1"]) == (Rung.DRIVER, "")
     assert ladder(Tensors(1)).ability(["GPU-1"]) == (Rung.STORAGE, "The driver is too old.")
     assert ladder(Tensors(1), None).ability(["GPU-1"])[0] is Rung.TRIM
     assert ladder(None).ability(["GPU-1"])[0] is Rung.NONE
@@ -359,7 +360,7 @@ def test_it_takes_the_lowest_rung_that_frees_enough(
     used: int, stay: int, live: int, cache: int, usable: bool
 ) -> None:
     live, cache = min(live, used), min(cache, used - min(live, used))
-    up = ladder(Tensors(live, cache), driver=Driver(usable=usable))
+    up = ladder(Tensors(live, cache), usable=usable)
     try:
         rung = up.give(need(used, stay), no_plan).rung
     except CannotGive:
