@@ -86,9 +86,10 @@ def says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-#: A shell script as typed in a terminal.
+#: A shell script as typed in a terminal, also where the tests themselves were started by `nohup`.
 TERMINAL = (
-    "import os, pty, sys\n"
+    "import os, pty, signal, sys\n"
+    "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
     "sys.exit(os.waitstatus_to_exitcode(pty.spawn(['bash', '--norc', '-m', '-c', sys.argv[1]])))"
 )
 #: A kernel leads a session of its own, and tells its children so.
