@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from jupyter_gpushare.protocol.poolcalls import PoolMethod
 from support.hub import free_ports
+from support.livenode import in_process
 from support.node import NodeClient, RunningNode, token_file, until
 
 #: Hosts are quick here, and silence is noticed soon.
@@ -41,18 +41,14 @@ class RunningPool(RunningNode):
 
     def verb(self, *words: str, check: bool = True) -> Any:
         """A verb of ``jupyter gpushare pool`` with --json; its document."""
-        command = [sys.executable, "-m", "jupyter_gpushare.cli", "pool", *words]
-        done = subprocess.run(
-            [*command, f"--socket={self.socket}", "--json"], capture_output=True, text=True
-        )
+        done = in_process("pool", *words, f"--socket={self.socket}", "--json")
         if check:
             assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
     def words(self, *words: str, code: int = 0) -> str:
         """What a verb prints for people; what it says on stderr comes last."""
-        command = [sys.executable, "-m", "jupyter_gpushare.cli", "pool", *words]
-        done = subprocess.run([*command, f"--socket={self.socket}"], capture_output=True, text=True)
+        done = in_process("pool", *words, f"--socket={self.socket}")
         assert done.returncode == code, done.stderr
         return done.stdout + done.stderr
 
@@ -84,8 +80,6 @@ class PoolHost(RunningNode):
         listen = f"--NodeManagerApp.pool_listen=127.0.0.1:{self.port}"
         people = token_file(directory, *PEOPLE, group=self.group)
         super().__init__(directory, simulate=simulate, config=CONFIG, arguments=[listen, people])
-        token = pool.verb("token")["token"]
-        command = [sys.executable, "-m", "jupyter_gpushare.cli", "pool", "join", token]
-        command += [f"--name={name}", f"--port={self.port}", f"--directory={directory / 'pool'}"]
-        done = subprocess.run(command, capture_output=True, text=True)
+        where = [f"--name={name}", f"--port={self.port}", f"--directory={directory / 'pool'}"]
+        done = in_process("pool", "join", pool.verb("token")["token"], *where)
         assert done.returncode == 0, done.stderr
