@@ -273,9 +273,7 @@ def test_help_on_a_variable_says_where_its_memory_is(stage: Stage) -> None:
         assert "alice was here" in help_on("shown")
 
 
-def test_what_a_page_asks_of_widgets_takes_no_gpu_and_a_callback_has_it_or_is_not_called(
-    stage: Stage,
-) -> None:
+def test_what_cannot_be_restored_bars_cells_and_callbacks_and_is_tried_again(stage: Stage) -> None:
     with stage.kernel("alice") as alice:
         fill(alice)
         made = alice.ok(
@@ -287,13 +285,20 @@ def test_what_a_page_asks_of_widgets_takes_no_gpu_and_a_callback_has_it_or_is_no
         parked(stage, alice)
         comm(alice, "comm_msg", comm_id=line, data={"method": "request_state"})
         assert "parked" in alice.ok("%gpushare status").plain()
-        assert stage.lease("alice")["state"] == "parked"
+        assert stage.lease("alice")["state"] == "parked", "what a page asks of widgets takes no GPU"
         stage.world.fault(Call.RESTORE, Cuda.UNKNOWN)
         comm(alice, "comm_msg", comm_id=line, data={"method": "in vain"})
-        assert "resuming" in alice.ok("%gpushare status").plain()
+        barred = alice.run("ran = True")
+        assert error(barred).startswith("InputRejected")
+        assert "was not run" in error(barred)
+        assert "Your variables are kept" in error(barred)
+        assert stage.lease("alice")["state"] == "resuming", "its GPU is held for it"
+        said = alice.run("%gpushare release")
+        assert "in host memory" in error(said), "nothing is dropped by mistake"
         stage.world.heal()
+        assert "again" in alice.ok("%gpushare resume").plain()
+        parked(stage, alice)
         comm(alice, "comm_msg", comm_id=line, data={"method": "update"})
         until(lambda: stage.lease("alice")["rung"] is None, "it has its memory again")
-        assert (
-            alice.ok(f"{READ}; print(heard)").stream() == f"{SAID}\n['request_state', 'update']\n"
-        )
+        shown = alice.ok(f"{READ}; print(heard, 'ran' in globals())").stream()
+        assert shown == f"{SAID}\n['request_state', 'update'] False\n"

@@ -71,26 +71,6 @@ def test_a_kernel_with_memory_on_the_gpu_gives_all_of_it_back_and_goes_on(stage:
         assert bob.finish(other).stream().strip() == "read: b'alice was here'"
 
 
-def test_what_cannot_be_restored_bars_the_cell_and_is_tried_again(stage: Stage) -> None:
-    with stage.kernel("alice") as alice:
-        fill(alice)
-        stage.until_measured("alice", 4 * GIB)
-        stage.world.fault(Call.RESTORE, Cuda.UNKNOWN)
-        assert "Given back" in alice.ok("%gpushare park").plain()
-        stage.until_state("alice", "parked")
-        barred = alice.run(READ + "; ran = True")
-        assert barred.error()["ename"] == "InputRejected"
-        assert "was not run" in barred.error()["evalue"]
-        assert "Your variables are kept" in barred.error()["evalue"]
-        assert stage.lease("alice")["state"] == "resuming", "its GPU is held for it"
-        said = alice.run("%gpushare release")
-        assert "in host memory" in said.error()["evalue"], "nothing is dropped by mistake"
-        stage.world.heal()
-        assert "again" in alice.ok("%gpushare resume").plain()
-        assert alice.ok(READ).stream().strip() == "read: b'alice was here'"
-        assert alice.ok("print('ran' in globals())").stream().strip() == "False"
-
-
 def test_leaving_the_queue_keeps_what_is_parked_and_bars_the_cell(stage: Stage) -> None:
     with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
         fill(alice)
@@ -212,23 +192,6 @@ def test_several_gpus_go_to_others_in_one_move(stage: Stage) -> None:
 
 def gpus_of(stage: Stage, who: str) -> set[str]:
     return {gpu["uuid"] for gpu in stage.lease(who)["gpus"]}
-
-
-def test_the_node_manager_may_be_killed_while_it_is_parked(stage: Stage) -> None:
-    with stage.kernel("alice") as alice:
-        fill(alice)
-        stage.until_measured("alice", 4 * GIB)
-        alice.ok("%gpushare park")
-        before = stage.until_state("alice", "parked")
-        stage.node.kill9()
-        stage.node.start()
-        with stage.node.client("root") as root:
-            stage.root = root
-            after = stage.until_state("alice", "parked")
-            for known in ("id", "rung", "parked_memory"):
-                assert after[known] == before[known]
-            assert alice.ok(READ).stream().strip() == "read: b'alice was here'"
-            until(lambda: stage.lease("alice")["parked_memory"] is None, "all is back")
 
 
 @pytest.mark.parametrize("stage", [Wish(config="c.Policy.max_tasks_per_gpu = 2\n")], indirect=True)
