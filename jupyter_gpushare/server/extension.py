@@ -205,9 +205,6 @@ class GpuShareExtension(ExtensionApp):
             return False
         return bool(self.simulate) or (gpu_driver_present() and why_no_gpu(os.environ) is None)
 
-    def _may_host(self) -> bool:
-        return self.embed == "always" or presence(system_socket()) is Presence.GONE
-
     def _make_node(self) -> EmbeddedNode | None:
         if not self.wants_embedded():
             return None
@@ -218,7 +215,7 @@ class GpuShareExtension(ExtensionApp):
             arguments=[f"--{option}={value}" for option, value in given.items() if value],
             log=self.log,
             on_change=self._node_changed,
-            may_host=self._may_host,
+            may_host=lambda: self.embed == "always" or presence(system_socket()) is Presence.GONE,
         )
 
     # -- the extension's life -----------------------------------------------------------------

@@ -122,10 +122,11 @@ class NodeMetrics(Collector):
         # Heart-beats come by the thousand: their child is not looked up each time.
         self._written, self._unwritten = (self._decisions.labels(word) for word in ("yes", "no"))
         self._moves = Moves(registry)
-        self._environments = None
-        if environments:
-            clock = manager.clock.boot
-            self._environments = EnvironmentMetrics(environments, manager.state, clock)
+        self._environments = (
+            EnvironmentMetrics(environments, manager.state, manager.clock.boot)
+            if environments
+            else None
+        )
         manager.listeners.append(self._heard)
         registry.register(self)
 
@@ -354,8 +355,6 @@ class Moves:
                 self._draining.pop(event.lease, None)
                 self._rungs.pop(event.lease, None)
                 self._resuming.pop(event.lease, None)
-            case _:
-                pass
 
     def _parked(self, lease: LeaseId, at: float) -> None:
         if not self._draining[lease]:

@@ -187,13 +187,11 @@ class _Listing:
 
     def __init__(self, leases: Iterable[Lease]) -> None:
         self._leases = tuple(leases)
-        self._of: dict[EnvironmentName, list[int]] = {}
+        #: Where those of each environment are.
+        self.of: dict[EnvironmentName, list[int]] = {}
         for index, lease in enumerate(self._leases):
-            self._of.setdefault(lease.environment, []).append(index)
+            self.of.setdefault(lease.environment, []).append(index)
         self._turns: list[int] | None = None
-
-    def environments(self) -> Iterable[EnvironmentName]:
-        return self._of
 
     def page(
         self, own: Iterable[EnvironmentName], viewer: Viewer, page: int
@@ -205,20 +203,19 @@ class _Listing:
         leaves room for the rest. Other viewers have one page: all of their own rows, and the first
         of the others'.
         """
+        mine = {index for name in own for index in self.of.get(name, ())}
         if viewer.admin:
-            mine = {index for name in own for index in self._of.get(name, ())}
             others = [index for index in self._by_turns() if index not in mine]
             end = (page + 1) * PAGE_OF_ADMIN
             rows = mine.union(others[:end]) if page == 0 else others[end - PAGE_OF_ADMIN : end]
             return [self._leases[index] for index in sorted(rows)], max(0, len(others) - end)
-        shown = {index for name in own for index in self._of.get(name, ())}
-        shown.update(range(min(PAGE, len(self._leases))))
+        shown = mine.union(range(min(PAGE, len(self._leases))))
         return [self._leases[i] for i in sorted(shown)], len(self._leases) - len(shown)
 
     def _by_turns(self) -> list[int]:
         """One of each environment, then a second of each, and so on."""
         if self._turns is None:
-            turns = sorted(turn for mine in self._of.values() for turn in enumerate(mine))
+            turns = sorted(turn for mine in self.of.values() for turn in enumerate(mine))
             self._turns = [index for _turn, index in turns]
         return self._turns
 
@@ -268,7 +265,7 @@ class Sheet:
             for uuid in sorted(state.gpus, key=lambda uuid: state.gpus[uuid].gpu.order)
         ]
         in_order = sorted(state.leases.values(), key=lambda lease: lease.order)
-        self._leases = _Listing(in_order)
+        listing = self._leases = _Listing(in_order)
         classes = Counter(state.leases[name].request.priority_class for name in self._places)
         self._queue_says = of_waiting.line_says({one.value: classes[one] for one in PriorityClass})
         self._rows: dict[tuple[LeaseId, View], doc.Lease] = {}
@@ -277,7 +274,9 @@ class Sheet:
         #: Of each lease what everybody is told, and what others are not, as JSON.
         self._encoded: dict[LeaseId, tuple[bytes, bytes]] = {}
         self._there: dict[GpuUuid, list[Lease]] = {uuid: [] for uuid in state.gpus}
-        self._own: dict[Viewer, set[EnvironmentName]] = {}
+        #: A viewer's environments, of those that have a lease.
+        self.own: Callable[[Viewer], set[EnvironmentName]]
+        self.own = cache(lambda viewer: viewer.own(listing.of))
         #: How many tasks of a name each person has on each GPU.
         self._held: defaultdict[tuple[EnvironmentName, GpuUuid], Counter[str]]
         self._held = defaultdict(Counter)
@@ -373,12 +372,6 @@ class Sheet:
     def leases(self, viewer: Viewer, page: int = 0) -> tuple[list[Lease], int]:
         """Leases in the order in which they were asked for: a page, and how many come after it."""
         return self._leases.page(self.own(viewer), viewer, page)
-
-    def own(self, viewer: Viewer) -> set[EnvironmentName]:
-        """The viewer's environments, of those that have a lease."""
-        if viewer not in self._own:
-            self._own[viewer] = viewer.own(self._leases.environments())
-        return self._own[viewer]
 
     def queue(self, viewer: Viewer, page: int = 0) -> tuple[list[Lease], int]:
         """Those who wait, in the order of service: a page, and how many come after it."""
@@ -703,10 +696,14 @@ def quota_document(
         if own := state.reservations.get(key):
             most = wanted(quota, None, books.whole)
             reserved = (own.full or own.memory) - own.lifted
-            left = max(0, most - reserved)
-            gpu = books.gpu
-            part: doc.RemainingMemory = {"uuid": uuid, "index": gpu.index, "bytes": left}
-            held.append({**part, "instance": gpu.instance})
+            held.append(
+                {
+                    "uuid": uuid,
+                    "index": books.gpu.index,
+                    "bytes": max(0, most - reserved),
+                    "instance": books.gpu.instance,
+                }
+            )
     document: doc.HeldQuota = {
         "gpus": quota.gpus,
         "memory": quota.memory,

@@ -144,13 +144,9 @@ class PoolCalls:
     def _hint(self, guest: Guest, call: Call) -> None:
         hints: dict[EnvironmentName, list[doc.Hint]] = {}
         for one in call.params.hints:
-            row: doc.Hint = {
-                "host": one.host,
-                "gpus": one.gpus,
-                "kind": one.kind,
-                "text": one.text,
-            }
-            hints.setdefault(EnvironmentName(one.environment), []).append(row)
+            hints.setdefault(EnvironmentName(one.environment), []).append(
+                {"host": one.host, "gpus": one.gpus, "kind": one.kind, "text": one.text}
+            )
         self._told_by = guest.conn.id
         if hints != self.hints:
             self.hints = hints

@@ -337,11 +337,17 @@ class Service:
         if guest is None:
             conn.error(call.id, Reason.NOT_ALLOWED, "Say hello first.")
         elif guest.who.is_remote and call.method not in translate.FROM_ELSEWHERE:
-            here = f"{call.method.value} is for processes of this host only."
-            conn.error(call.id, Reason.NOT_ALLOWED, here)
+            conn.error(
+                call.id,
+                Reason.NOT_ALLOWED,
+                f"{call.method.value} is for processes of this host only.",
+            )
         elif call.method in translate.POOL_ONLY and not guest.who.pool:
-            only = f"Only the pool of this host may call {call.method.value}."
-            conn.error(call.id, Reason.NOT_ALLOWED, only)
+            conn.error(
+                call.id,
+                Reason.NOT_ALLOWED,
+                f"Only the pool of this host may call {call.method.value}.",
+            )
         elif call.method in translate.ADMIN_ONLY and not translate.may(guest.who, call.method):
             conn.error(
                 call.id,
@@ -556,8 +562,7 @@ class Service:
         self._tell_position(name, (waiter,), place, self._outlooks().get(name))
 
     def _fail_unknown(self, guest: Guest, call: Call) -> None:
-        refusal = core.unknown_lease()
-        guest.conn.error(call.id, Reason.UNKNOWN_LEASE, refusal.message)
+        guest.conn.error(call.id, Reason.UNKNOWN_LEASE, core.unknown_lease().message)
 
     # -- news -------------------------------------------------------------------
 
