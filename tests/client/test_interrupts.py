@@ -1,7 +1,7 @@
 """Ctrl-C at lines of ours that a person may wait in leaves nothing half done.
 
 The lines are counted by a trace of the main thread, and a real SIGINT comes at one of them:
-every seventeenth, or each with INTERRUPT_STRIDE=1.
+every seventh, or each with INTERRUPT_STRIDE=1.
 """
 
 from __future__ import annotations
@@ -28,11 +28,9 @@ from jupyter_gpushare.client.words.display import TerminalDisplay
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol import names
 
-pytestmark = [
-    pytest.mark.timeout(600),
-]
+pytestmark = pytest.mark.timeout(600)
 
-STRIDE = int(os.environ.get("INTERRUPT_STRIDE", "17"))  # lines from one interrupt to the next
+STRIDE = int(os.environ.get("INTERRUPT_STRIDE", "7"))  # lines from one interrupt to the next
 OURS = os.path.join("jupyter_gpushare", "client")
 
 
@@ -87,7 +85,9 @@ class Interrupt:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    with RunningNode(tmp_path_factory.mktemp("node"), simulate="1x24GiB") as running:
+    config = "c.Policy.heartbeat_timeout = 600.0\n"  # what is not given back stays
+    folder = tmp_path_factory.mktemp("node")
+    with RunningNode(folder, simulate="1x24GiB", config=config) as running:
         yield running
 
 

@@ -121,7 +121,7 @@ def test_connecting_is_bounded(kind: str, recorder: Recorder) -> None:
 lives = plays(Visitor.welcome, Visitor.live)
 
 
-def test_an_interrupt_while_the_thread_starts_leaves_it_what_it_uses(
+def test_an_interrupt_while_the_thread_starts_leaves_a_session_that_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     may_run, ended = threading.Event(), threading.Event()
@@ -147,6 +147,8 @@ def test_an_interrupt_while_the_thread_starts_leaves_it_what_it_uses(
         with pytest.raises(KeyboardInterrupt):
             session.open()
         may_run.set()
+        assert session.call(Method.STATUS) == {"state": "held"}
+        session.close()
         assert ended.wait(60)
     assert session.link is Link.CLOSED
     assert not caplog.records, "no traceback for the person"

@@ -46,6 +46,7 @@ _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 _EAGER_PAUSE: Final = 0.25  # seconds between two tries while somebody waits for an answer
 OUTAGE: Final = 30.0  # seconds for which a node manager that was there is waited for
+_GOODBYE: Final = 0.5  # seconds that hanging up takes at most
 _IDLE_SETTLES: Final = 0.25  # seconds: cells that run one after the other are one busy time
 _TRANSIENT: Final = (OSError, ProtocolError)
 
@@ -121,14 +122,28 @@ class Greeting:
             self.result: dict[str, Any] = answer.result
             self.socket.setblocking(False)
         except BaseException as error:
-            if first is not None and first.method is Method.REQUEST:
-                with contextlib.suppress(*_TRANSIENT):
-                    request_id = first.params["request_id"]
-                    self.socket.send(self.protocol.call(Method.RELEASE, request_id=request_id)[1])
+            self.take_back(first, waits=not isinstance(error, _TRANSIENT))
             self.socket.close()
             if isinstance(error, _TRANSIENT):
                 raise NodeUnavailable(_unreachable(path, error), Reason.UNAVAILABLE) from error
             raise
+
+    def take_back(self, first: _Waiting | None, *, waits: bool = True) -> None:
+        """Nobody waits any more for the GPUs that the ``first`` call asks for, if it does.
+
+        It ``waits`` for an instant until that is heard: a line that is hung up may not be read.
+        """
+        back: dict[str, Any] = {}
+        if first is not None and first.method is Method.REQUEST:
+            back = {"method": Method.RELEASE, "request_id": first.params["request_id"]}
+        elif first is not None and first.method is Method.RESUME:
+            back = {"method": Method.PARKED, "lease": first.params["lease"]}
+        if back:
+            with contextlib.suppress(*_TRANSIENT):
+                call, line = self.protocol.call(**back)
+                self.socket.send(line)
+                if waits:
+                    self.answer(call, time.monotonic() + _GOODBYE)
 
     def answer(self, call: CallId, deadline: float) -> Answer | ErrorAnswer:
         """The answer to ``call``, before ``deadline`` (monotonic); what else comes is ``early``.
@@ -244,22 +259,23 @@ class Session:
                 self._connect(patience, first)
             except BaseException:
                 if self._thread is None:
+                    if self._greeting is not None:
+                        self._greeting.take_back(first)
                     self._hang_up()
-                else:  # what the thread uses is the thread's to close
-                    self.close()
-                raise
+                raise  # where the thread runs, Ctrl-C came, and the session goes on
             return True
 
     def _connect(self, patience: float, first: _Waiting | None) -> None:
-        greeting = self._greet(time.monotonic() + patience, first)
-        self._take(greeting)
-        if first is not None:
-            first.sent_at = time.monotonic()
-            assert greeting.first_id is not None, "it was sent with hello"
-            self._calls[greeting.first_id] = first
+        self._greeting = greeting = self._greet(time.monotonic() + patience, first)
         thread = threading.Thread(target=self._run, name="gpushare-session", daemon=True)
         try:
+            # Whoever asked can take it back by the thread only.
             with deaf_to_interrupts():
+                self._take(greeting)
+                if first is not None:
+                    first.sent_at = time.monotonic()
+                    assert greeting.first_id is not None, "it was sent with hello"
+                    self._calls[greeting.first_id] = first
                 self._wake_out, self._wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
                 thread.start()
                 self._thread = thread
@@ -492,7 +508,7 @@ class Session:
             self.link = Link.CLOSED
         self._wake()
         if self._thread is not None:
-            self._thread.join(0.5)
+            self._thread.join(_GOODBYE)
 
     def abandon_in_child(self) -> None:
         """After a fork: the line is the parent's. Close our copies and forget them."""
