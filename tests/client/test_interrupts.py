@@ -27,6 +27,7 @@ from jupyter_gpushare.client.session.lease import OwnState
 from jupyter_gpushare.client.words.display import TerminalDisplay
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol import names
+from jupyter_gpushare.protocol.messages import Method
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -177,3 +178,13 @@ def test_in_a_request(node: RunningNode) -> None:
         until(lambda: not leases(node), f"all is given back after {interrupt.where}")
 
     at_each_line(run)
+
+
+def test_a_release_right_behind_its_request_finds_it(node: RunningNode) -> None:
+    """The request is not decided yet when the node manager reads that nobody waits for it."""
+    with node.client() as client:
+        asked = client.ask(request_id="one")
+        released = client.send(Method.RELEASE, request_id="one")
+        assert client.wait(asked)["state"] == "held"
+        client.wait(released)
+        assert leases(node) == []

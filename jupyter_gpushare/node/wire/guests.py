@@ -23,3 +23,5 @@ class Guest:
     only_looks: bool = False
     # The lease that it asked to lock: the lock is over when the connection ends.
     locks: LeaseId | None = None
+    # Its newest request, which may not be decided yet, and the lease that this one makes.
+    asked: tuple[str, LeaseId] | None = None

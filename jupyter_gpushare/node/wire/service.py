@@ -387,6 +387,7 @@ class Service:
         make = translate.COMMANDS[call.method]
         command = make(self._manager.clock.boot(), guest.who, call.params, fresh)
         if isinstance(command, cmd.RequestLease):
+            guest.asked = call.params.request_id, fresh
             command = self._runs.with_estimate(command)
         self._ask(guest, call, command, partial(self._answer, guest, call))
 
@@ -449,6 +450,9 @@ class Service:
         name = call.params.lease
         if call.params.request_id is not None:
             name = self._manager.state.asked(guest.who.process, call.params.request_id)
+            if name is None and guest.asked is not None:
+                request_id, fresh = guest.asked
+                name = fresh if request_id == call.params.request_id else None
             if name is None:
                 self._fail_unknown(guest, call)
                 return
