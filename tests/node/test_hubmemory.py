@@ -49,8 +49,13 @@ async def vouched(host: Host, who: Principal = ALICE, *uids: int) -> str:
     return name
 
 
-async def test_it_is_good_from_the_hubs_yes_and_asking_for_it_adds_nothing(host: Host) -> None:
-    name = await vouched(host)
+@pytest.fixture
+def name(host: Host) -> str:
+    """The name of alice's token, which the Hub vouched for to a node manager that has ended."""
+    return asyncio.run(vouched(host))
+
+
+async def test_it_is_good_from_the_hubs_yes_and_asking_adds_nothing(host: Host, name: str) -> None:
     for _ in range(5):
         host.now += 119
         assert host.memory().recall(name, 7) == ALICE
@@ -66,8 +71,7 @@ async def test_it_is_the_same_os_users_and_never_an_administrators(host: Host) -
     assert memory.recall(memory.name_of("another"), 7) is None
 
 
-async def test_another_boot_hub_or_key_knows_nobody(host: Host) -> None:
-    name = await vouched(host)
+async def test_another_boot_hub_or_key_knows_nobody(host: Host, name: str) -> None:
     assert host.memory("boot 2").recall(name, 7) is None
     other = host.memory(key=b"x" * 32)
     assert other.recall(other.name_of(TOKEN), 7) is None
@@ -86,28 +90,22 @@ async def test_the_file_is_the_owners_and_tells_no_token(host: Host) -> None:
     assert [path.name for path in host.path.parent.iterdir()] == [host.path.name]
 
 
-async def test_a_no_is_kept_at_once(host: Host) -> None:
-    name = await vouched(host)
-
+async def test_a_no_is_kept_at_once(host: Host, name: str) -> None:
     await host.memory().erase(name)
     # As after a kill -9 just now.
     assert host.memory().recall(name, 7) is None
 
 
 async def test_a_no_that_cannot_be_written_takes_everybody_along(
-    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    host: Host, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    name = await vouched(host)
-
     monkeypatch.setattr("jupyter_gpushare.daemon.privatefile.write", full)
     await host.memory().erase(name)
     assert not host.path.exists()
     assert "No space left" in caplog.text
 
 
-async def test_who_removes_the_file_is_obeyed_by_a_node_manager_that_runs(host: Host) -> None:
-    name = await vouched(host)
-
+async def test_who_removes_the_file_is_obeyed_by_one_that_runs(host: Host, name: str) -> None:
     memory = host.memory()
     assert memory.recall(name, 7) == ALICE
     host.path.unlink()
@@ -123,11 +121,9 @@ def full(path: Path, document: Any) -> None:
 
 
 async def test_who_has_all_forgotten_is_obeyed_though_no_file_is_there(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: Host, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that was full took the file, and what the node manager knows is still there."""
-    name = await vouched(host)
-
     memory = host.memory()
     with monkeypatch.context() as patch:
         patch.setattr("jupyter_gpushare.daemon.privatefile.write", full)
@@ -142,9 +138,8 @@ async def test_who_has_all_forgotten_is_obeyed_though_no_file_is_there(
 
 
 async def test_what_is_just_being_written_is_forgotten_too(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: Host, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = await vouched(host)
     real = privatefile.write
 
     def forgotten_meanwhile(path: Path, document: Any) -> None:
@@ -168,9 +163,8 @@ async def test_what_is_just_being_written_is_forgotten_too(
 
 
 async def test_a_no_that_waits_for_a_slow_disk_is_kept_at_the_end(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: Host, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = await vouched(host)
     real, begun, go_on = privatefile.write, threading.Event(), threading.Event()
 
     def slow(path: Path, document: Any) -> None:
@@ -196,9 +190,8 @@ async def test_a_no_that_waits_for_a_slow_disk_is_kept_at_the_end(
 
 
 async def test_ones_many_tokens_push_nobody_out(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: Host, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = await vouched(host)
     monkeypatch.setattr(hubmemory, "MOST", 20)
 
     memory = host.memory()

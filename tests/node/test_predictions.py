@@ -97,18 +97,26 @@ def test_each_kind_is_told_with_when_it_would_start(place: Place) -> None:
             alice.call(Method.PREDICT, **asks(1, operations=[strange]))
 
 
-def finish(place: Place, shown: list[dict[str, Any]], gib: int) -> None:
-    """A whole run of a task that asked about ``shown``: it computes, and ends."""
+def finish(place: Place, shown: list[dict[str, Any]], seconds: float | None = None) -> None:
+    """A whole run of a task that asked about ``shown``: it computes in 4 GiB, and ends.
+
+    If its steps took so many ``seconds``, it tells that, and its GPU works.
+    """
     before = len(place.runs())
     with place.person("alice") as (puppet, client):
         for told in shown:
             kind_of(client, **told)
         granted = request(client)
-        place.world.add_process(place.gpu, puppet.pid, gib * GIB)
+        place.world.add_process(place.gpu, puppet.pid, 4 * GIB)
         lease = granted["lease"]
-        figures = [{"uuid": place.gpu, "persistent": GIB, "temporary": GIB}]
-        client.call(Method.MEMORY, lease=lease, figures=figures, steps=2)
-        until(lambda: own(client)["gpus"][0]["measured"] == gib * GIB, "it is measured")
+        if seconds is None:
+            figures = [{"uuid": place.gpu, "persistent": GIB, "temporary": GIB}]
+            client.call(Method.MEMORY, lease=lease, figures=figures, steps=2)
+        else:
+            client.call(Method.PROGRESS, lease=lease, done=3, total=None, seconds=seconds)
+            place.world.set_utilisation(place.gpu, 70)
+            until(lambda: client.call(Method.STATUS)["gpus"][0]["utilisation"] == 0.7, "it works")
+        until(lambda: own(client)["gpus"][0]["measured"] == 4 * GIB, "it is measured")
         client.call(Method.RELEASE, lease=lease)
         until(lambda: len(place.runs()) > before, "the run is recorded")
     with place.node.client("root") as root:
@@ -135,7 +143,7 @@ def test_one_call_of_a_process_with_many_leases_makes_one_command(place: Place) 
 
 
 def test_what_was_measured_replaces_what_is_predicted(place: Place) -> None:
-    finish(place, [asks(10)], 4)
+    finish(place, [asks(10)])
     assert place.runs()[0][:2] == (4 * GIB, 1)
     assert reserved(place, **asks(10)) == 5, "of the same model and batch, also in another cell"
     assert reserved(place, **asks(10, batch=16)) == 12, "of another batch nothing is measured"
@@ -146,26 +154,9 @@ def test_what_was_measured_replaces_what_is_predicted(place: Place) -> None:
         assert kind_of(bob, **asks(10))["memory"] == 10 * GIB, "another's runs are not his"
 
 
-def told(place: Place, seconds: float) -> None:
-    """A run of a model of 10 GiB whose steps take so long."""
-    before = len(place.runs())
-    with place.person("alice") as (puppet, client):
-        kind_of(client, **asks(10))
-        lease = request(client)["lease"]
-        place.world.add_process(place.gpu, puppet.pid, 4 * GIB)
-        client.call(Method.PROGRESS, lease=lease, done=3, total=None, seconds=seconds)
-        place.world.set_utilisation(place.gpu, 70)
-        until(lambda: own(client)["gpus"][0]["measured"] == 4 * GIB, "it is measured")
-        until(lambda: client.call(Method.STATUS)["gpus"][0]["utilisation"] == 0.7, "it works")
-        client.call(Method.RELEASE, lease=lease)
-        until(lambda: len(place.runs()) > before, "the run is recorded")
-    with place.node.client("root") as root:
-        until(lambda: not root.call(Method.STATUS)["leases"], "its memory is free")
-
-
 def test_times_and_work_are_measured_told_and_kept_for_training(place: Place) -> None:
-    told(place, 2.0)
-    told(place, 4.0)
+    finish(place, [asks(10)], 2.0)
+    finish(place, [asks(10)], 4.0)
     with place.person("alice") as (_, client):
         kind = kind_of(client, **asks(10, iterations=10))
         assert (kind["seconds"], kind["seconds_p90"]) == (30.0, 40.0), "the middle, and the most"
@@ -197,5 +188,5 @@ def test_the_file_of_runs_is_bounded_and_keeps_the_newest(tmp_path: Path) -> Non
 
 
 def test_a_run_of_one_of_several_models_is_of_none(place: Place) -> None:
-    finish(place, [asks(10), asks(11)], 4)
+    finish(place, [asks(10), asks(11)])
     assert place.runs()[0][:2] == (4 * GIB, 0)

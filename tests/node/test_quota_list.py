@@ -23,8 +23,12 @@ PLAIN: dict[str, Any] = {
     **{"groups": [], "from_groups": [], "own": [], "budget": None, "idle_timeout": None},
     **{"burst_memory": 0.0, "seen": True, "used_gpus": 0},
 }
-TEAM_OF_ONE = {"groups": ["team"], **TEAM}
+OF_TEAM = {"groups": ["team"], **TEAM, "source": "group", "from_groups": ["team"]}
 OVERRIDE = {"gpus": 4, "memory": None, "weight": 1.5}
+
+
+def row(remaining: tuple[int, list[int]], **more: Any) -> dict[str, Any]:
+    return {**PLAIN, **more, "remaining": remaining}
 
 
 def left(quota: dict[str, Any]) -> tuple[int, list[int]]:
@@ -67,53 +71,21 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
         ):
             # Nobody has asked for anything yet: configured quotas and groups are known.
             rows = listed(root)
-            whole = {
-                **PLAIN,
-                "gpus": 3,
-                "memory": None,
-                "weight": 1.0,
-                "source": "user",
-                "seen": False,
-                "remaining": (3, []),
-            }
+            whole = {"gpus": 3, "memory": None, "weight": 1.0, "source": "user", "seen": False}
+            whole = row((3, []), **whole)
             assert rows["configured"] == whole
-            assert rows["member"] == {
-                **PLAIN,
-                **TEAM_OF_ONE,
-                "source": "group",
-                "from_groups": ["team"],
-                "remaining": (2, []),
-            }
+            assert rows["member"] == row((2, []), **OF_TEAM)
             assert "ghost" not in rows
             root.call(Method.QUOTA_SET, environment="ghost", **OVERRIDE)
             own = holder.request(gpus=1)["lease"]
             for _ in range(2):
                 member.request(gpus=2)  # the second joins the first on the same GPUs
             rows = listed(root)
-            assert rows["holder"] == {
-                **PLAIN,
-                **DEFAULT,
-                "source": "default",
-                "used_gpus": 1,
-                "remaining": (0, [0]),
-            }
-            assert rows["member"] == {
-                **PLAIN,
-                **TEAM_OF_ONE,
-                "source": "group",
-                "from_groups": ["team"],
-                "used_gpus": 2,
-                "remaining": (0, [0, 0]),
-            }
-            assert rows["ghost"] == {
-                **PLAIN,
-                **OVERRIDE,
-                "source": "override",
-                "seen": False,
-                "remaining": (4, []),
-                "own": ["gpus", "memory", "weight"],
-                "rest": "the default",
-            }
+            used = {**DEFAULT, "source": "default", "used_gpus": 1}
+            assert rows["holder"] == row((0, [0]), **used)
+            assert rows["member"] == row((0, [0, 0]), **OF_TEAM, used_gpus=2)
+            ghost = {**OVERRIDE, "own": ["gpus", "memory", "weight"], "rest": "the default"}
+            assert rows["ghost"] == row((4, []), **ghost, source="override", seen=False)
             # As each of them is told.
             status = holder.call(Method.STATUS)["quota"]
             assert (status.pop("reserve"), bool(status.pop("says"))) == (None, True)
@@ -121,7 +93,7 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
             assert {**status, **told} == rows["holder"]
             of_member = member.call(Method.STATUS)["quota"]
             assert of_member.pop("says")
-            told |= {"groups": TEAM_OF_ONE["groups"], "remaining": left(of_member)}
+            told |= {"groups": ["team"], "remaining": left(of_member)}
             assert {**of_member, **told} == {**rows["member"], "reserve": None}
         node.restart()
         # Holder's process lives: the lease and the rest are known as before.
