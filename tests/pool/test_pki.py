@@ -37,8 +37,8 @@ def authority(tmp_path: Path) -> Authority:
     return Authority.create(tmp_path / "authority", "lab", NOW)
 
 
-def shake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[Holder | None, Holder | None]:
-    """Who the client is to the server, and the server to the client. Raises ``SSLError``."""
+def meet(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    """The two ends of a connection, the server's first. Raises ``SSLError``."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     left = server.wrap_bio(to_server, to_client, server_side=True)
     right = client.wrap_bio(to_client, to_server)
@@ -46,6 +46,12 @@ def shake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[Holder | None
         for end in (right, left):
             with contextlib.suppress(ssl.SSLWantReadError):
                 end.do_handshake()
+    return left, right
+
+
+def shake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[Holder | None, Holder | None]:
+    """Who the client is to the server, and the server to the client. Raises ``SSLError``."""
+    left, right = meet(server, client)
     return holder_of(left), holder_of(right)
 
 
@@ -241,13 +247,7 @@ def test_names_of_holders() -> None:
 
 
 def test_another_host_in_a_host_s_place(authority: Authority, tmp_path: Path) -> None:
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    left = host(authority, tmp_path, "a").context().wrap_bio(to_server, to_client, True)
-    right = authority.call_context().wrap_bio(to_client, to_server)
-    for _ in range(3):
-        for end in (right, left):
-            with contextlib.suppress(ssl.SSLWantReadError):
-                end.do_handshake()
+    _left, right = meet(host(authority, tmp_path, "a").context(), authority.call_context())
     expect(right, Holder("a"))
     with pytest.raises(NotOfThePool, match="The host a answers there instead of the host b"):
         expect(right, Holder("b"))

@@ -126,37 +126,25 @@ async def _nodes(spawner: Any) -> list[list[tuple[str, list[str]]]]:
     ]
 
 
-async def test_kubespawners_pod_goes_to_the_host(
-    pool: tuple[Ranking, str], kube: type[Spawner]
+@pytest.mark.parametrize("zones", [(), ("east", "west")])
+async def test_kubespawners_pod_goes_to_the_host_and_what_was_required_stays_required(
+    pool: tuple[Ranking, str], kube: type[Spawner], zones: tuple[str, ...]
 ) -> None:
     ranking, socket = pool
     spawner = _made(kube, _mock=True)
-    hook = Placed(on_kubernetes, socket=socket)
-    await hook(spawner)
-    assert await _nodes(spawner) == [[(LABEL, ["b"])]]
-    # The next start of the same server, with another answer.
-    ranking.rank("a", "b")
-    await hook(spawner)
-    assert await _nodes(spawner) == [[(LABEL, ["a"])]]
-    await Placed(on_kubernetes, socket=socket + "-gone")(spawner)
-    assert await _nodes(spawner) == []
-
-
-async def test_what_kubespawner_required_before_stays_required(
-    pool: tuple[Ranking, str], kube: type[Spawner]
-) -> None:
-    _ranking, socket = pool
-    spawner = _made(kube, _mock=True)
+    before = [[("zone", [zone])] for zone in zones]
     spawner.node_affinity_required = [
         {"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]}
-        for zone in ("east", "west")
+        for zone in zones
     ]
-    for _start in range(2):
-        await Placed(on_kubernetes, socket=socket)(spawner)
-        assert await _nodes(spawner) == [
-            [("zone", ["east"]), (LABEL, ["b"])],
-            [("zone", ["west"]), (LABEL, ["b"])],
-        ]
+    hook = Placed(on_kubernetes, socket=socket)
+    # The next start of the same server has another answer.
+    for host in ("b", "a"):
+        ranking.rank(host)
+        await hook(spawner)
+        assert await _nodes(spawner) == [[*term, (LABEL, [host])] for term in before or [[]]]
+    await Placed(on_kubernetes, socket=socket + "-gone")(spawner)
+    assert await _nodes(spawner) == before
 
 
 async def test_batchspawners_job_goes_to_the_host(pool: tuple[Ranking, str]) -> None:
