@@ -22,6 +22,12 @@ SHOW = "import torch, os; print(os.environ.get('CUDA_VISIBLE_DEVICES'))"
 
 
 @pytest.fixture
+def home() -> Iterator[Home]:
+    with Home.make() as made:
+        yield made
+
+
+@pytest.fixture
 def node(home: Home) -> Iterator[RunningNode]:
     tokens = home.path / "tokens.json"
     people = [{"token": f"{name}-token", "environment": name} for name in ("alice", "bob")]

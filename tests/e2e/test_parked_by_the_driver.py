@@ -137,6 +137,27 @@ def test_stopping_a_cell_while_it_is_parked_stops_only_the_cell(stage: Stage) ->
         assert alice.ok(READ).stream().strip() == "read: b'alice was here'"
 
 
+def test_after_a_release_cuda_keeps_some_memory_and_others_get_the_rest(stage: Stage) -> None:
+    with stage.kernel("alice") as alice, stage.node.client("bob") as bob:
+        fill(alice)
+        stage.until_measured("alice", 4 * GIB)
+        alice.ok("must(driver.cuMemFree(block))")
+        alice.run("%gpushare release")
+        granted = bob.request(memory=8 * GIB)
+        left = stage.lease("alice")
+        assert left["state"] == "draining"
+        assert 0 < left["gpus"][0]["memory"] < GIB
+        assert "reserve" not in left
+        bob.call(Method.RELEASE, lease=granted["lease"])
+
+        def gpu() -> dict[str, int]:
+            found: dict[str, int] = stage.root.call(Method.STATUS)["gpus"][0]
+            return found
+
+        until(lambda: not gpu()["tasks"], "nobody's task is there")
+        assert 0 < gpu()["reserved"] < GIB, "sweeps and elastic jobs may have the rest"
+
+
 #: The same on both of two GPUs, with another word on each.
 FILL_BOTH = """
 import ctypes
