@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -23,9 +22,7 @@ def node(shared_node: LiveNode) -> Iterator[LiveNode]:
 
 
 def test_a_gpu_is_drained_listed_waited_for_and_put_back(node: LiveNode) -> None:
-    holds = node.spawn("run", "--", "sh", "-c", "echo up; read line", stdin=subprocess.PIPE)
-    assert holds.stdout is not None
-    assert holds.stdout.readline() == "up\n"
+    holds = node.hold()
     (lease,) = node.json("leases")["leases"]
     index = str(lease["gpus"][0]["index"])
     done = node.cli("gpu", "drain", index, "--reason", WHY)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.livenode import CLI, LiveNode, until
+from support.livenode import CLI, LiveNode, let_go, started, until
 from support.node import NodeClient, token_file
 
 from jupyter_gpushare.protocol.messages import Method
@@ -50,28 +50,13 @@ def person(name: str) -> dict[str, str]:
     return {"JUPYTER_GPUSHARE_TOKEN": name}
 
 
-HOLD = ("sh", "-c", "echo up; read line")
-
-
-def runs(node: LiveNode, who: str, *options: str) -> subprocess.Popen[str]:
-    """A run of a command that lasts until its input ends."""
-    return node.spawn("run", *options, "--", *HOLD, environ=person(who), stdin=subprocess.PIPE)
-
-
-def waits(process: subprocess.Popen[str]) -> str:
-    """The first line it says while it waits."""
+def waits(node: LiveNode, who: str) -> subprocess.Popen[str]:
+    """A run that lasts until its input ends, and waits."""
+    process = node.begin(environ=person(who))
     assert process.stderr is not None
     line = process.stderr.readline()
     assert "Waiting for GPUs" in line, line
-    return line
-
-
-def started(process: subprocess.Popen[str], line: str = "up") -> None:
-    assert process.stdout is not None
-    got = process.stdout.readline()
-    if got != line + "\n":
-        process.kill()
-        raise AssertionError(f"got {got!r}; {process.communicate()[1]}")
+    return process
 
 
 # -- what the command sees -------------------------------------------------------------------
@@ -95,10 +80,9 @@ def test_the_command_gets_its_gpus_and_its_lease(node: LiveNode) -> None:
 
 def granted(node: LiveNode, *options: str, **how: Any) -> dict[str, Any]:
     """The lease of a run with these options."""
-    process = node.spawn("run", *options, "--", *HOLD, stdin=subprocess.PIPE, **how)
-    started(process)
+    process = node.hold(*options, **how)
     (lease,) = leases(node)
-    process.communicate("\n", timeout=60)
+    let_go(process)
     assert process.returncode == 0
     return lease
 
@@ -274,21 +258,18 @@ def in_a_terminal(node: LiveNode, *arguments: str, **environ: str) -> Iterator[t
 
 
 def test_a_signal_while_waiting_leaves_the_queue(own_node: LiveNode) -> None:
-    alice = runs(own_node, "alice")
-    started(alice)
-    bob = runs(own_node, "bob")
-    waits(bob)
+    alice = own_node.hold(environ=person("alice"))
+    bob = waits(own_node, "bob")
     bob.send_signal(signal.SIGINT)
     _, err = bob.communicate(timeout=60)
     assert bob.returncode == 128 + signal.SIGINT
     assert "Traceback" not in err
     until(lambda: own_node.json("status")["queue"] == [], "he has left the queue")
-    alice.communicate("\n", timeout=60)
+    let_go(alice)
 
 
 def test_a_time_limit_and_no_wait(own_node: LiveNode) -> None:
-    alice = runs(own_node, "alice")
-    started(alice)
+    alice = own_node.hold(environ=person("alice"))
     # It fails, too, where the command does not end within a minute.
     done = own_node.cli("run", "--timeout", "0.5s", "true", environ=person("bob"))
     assert done.returncode == 1
@@ -297,12 +278,11 @@ def test_a_time_limit_and_no_wait(own_node: LiveNode) -> None:
     done = own_node.cli("run", "--no-wait", "true", environ=person("bob"))
     assert done.returncode == 1
     assert "not to wait" in done.stderr
-    alice.communicate("\n", timeout=60)
+    let_go(alice)
 
 
 def test_a_command_is_promised_its_deadline(own_node: LiveNode) -> None:
-    process = runs(own_node, "alice", "--deadline", "10m")
-    started(process)
+    process = own_node.hold("--deadline", "10m", environ=person("alice"))
     (lease,) = leases(own_node)
     assert lease["priority_class"] == "interactive", "somebody waits for it"
     assert (lease["promise"]["state"], lease["promise"]["named"]) == ("on_time", True)
@@ -324,13 +304,11 @@ def test_a_command_whose_deadline_cannot_be_kept_is_not_started(own_node: LiveNo
 
 
 def test_one_who_waits_and_can_never_have_it_any_more_is_told_once(own_node: LiveNode) -> None:
-    holds = runs(own_node, "alice")
-    started(holds)
-    process = runs(own_node, "bob")
-    waits(process)
+    holds = own_node.hold(environ=person("alice"))
+    process = waits(own_node, "bob")
     assert own_node.here("quota", "set", "bob", "--gpus", "0").returncode == 0
     _, said = process.communicate(timeout=60)
-    holds.communicate("\n", timeout=60)
+    let_go(holds)
     assert process.returncode == 1
     assert said.count("quota is 0") == 1, "it lost no lease"
     assert "lease has ended" not in said
@@ -344,8 +322,7 @@ def test_one_who_waits_and_can_never_have_it_any_more_is_told_once(own_node: Liv
 
 def killed(node: LiveNode) -> tuple[subprocess.Popen[str], dict[str, Any]]:
     """A run that is killed, and its lease, with which its command goes on."""
-    alice = runs(node, "alice")
-    started(alice)
+    alice = node.hold(environ=person("alice"))
     with NodeClient(node.socket, "alice") as looks:
 
         def has_joined() -> bool:
@@ -361,7 +338,7 @@ def killed(node: LiveNode) -> tuple[subprocess.Popen[str], dict[str, Any]]:
 def test_the_command_of_a_killed_run_keeps_the_lease(own_node: LiveNode) -> None:
     alice, lease = killed(own_node)
     assert (lease["phase"], lease["kind"]) == ("held", "process")
-    alice.communicate("\n", timeout=60)  # the command ends
+    let_go(alice)  # the command ends
     until(lambda: leases(own_node) == [], "its GPU is given back at once", within=60)
 
 
@@ -374,24 +351,21 @@ def test_the_command_of_a_killed_run_ends_when_its_lease_is_revoked(own_node: Li
 
 
 def test_waiting_survives_a_restart_of_the_node_manager(own_node: LiveNode) -> None:
-    alice = runs(own_node, "alice")
-    started(alice)
-    bob = runs(own_node, "bob")
-    waits(bob)
+    alice = own_node.hold(environ=person("alice"))
+    bob = waits(own_node, "bob")
     own_node.kill9()
     own_node.start()
     until(lambda: len(own_node.json("status")["queue"]) == 1, "bob waits again, once")
-    alice.communicate("\n", timeout=60)
+    let_go(alice)
     started(bob)
     (lease,) = leases(own_node)
     assert lease["environment"] == "bob"
-    bob.communicate("\n", timeout=60)
+    let_go(bob)
     assert bob.returncode == 0
 
 
 def test_a_revoked_lease_ends_the_command_and_says_why(own_node: LiveNode) -> None:
-    bob = runs(own_node, "bob")
-    started(bob)
+    bob = own_node.hold(environ=person("bob"))
     (lease,) = leases(own_node)
     refused = own_node.here("release", lease["id"], "--revoke", "mine!", environ=person("carol"))
     assert refused.returncode == 1

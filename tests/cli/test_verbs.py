@@ -15,7 +15,7 @@ from typing import Any
 
 import argcomplete
 import pytest
-from support.livenode import CLI, LiveNode, in_process, until
+from support.livenode import CLI, LiveNode, in_process, let_go, started, until
 from support.scripted_node import ScriptedNode, Visitor
 
 from jupyter_gpushare import __version__
@@ -36,22 +36,6 @@ VERBS = [
     *("ledger backup", "ledger check", "ledger vacuum", "ledger restore"),
     "pool kernelspec",
 ]
-
-
-def hold(node: LiveNode, *options: str) -> subprocess.Popen[str]:
-    """A lease that lasts until its process's input ends."""
-    process = node.spawn(
-        "run", *options, "--", "sh", "-c", "echo up; read line", stdin=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    if process.stdout.readline() != "up\n":
-        raise AssertionError(process.communicate()[1])
-    return process
-
-
-def let_go(*processes: subprocess.Popen[str]) -> None:
-    for process in processes:
-        process.communicate("\n", timeout=60)
 
 
 # -- usage -----------------------------------------------------------------------------------
@@ -212,7 +196,7 @@ def test_without_a_node_manager_every_verb_says_so(verb: str, tmp_path: Path) ->
 
 
 def test_status_shows_gpus_leases_and_queue(node: LiveNode) -> None:
-    holder = hold(node, "--name", "first \x1b[31mred")
+    holder = node.hold("--name", "first \x1b[31mred")
     try:
         document = node.json("status")
         assert sorted(gpu["tasks"] for gpu in document["gpus"]) == [0, 1]
@@ -242,7 +226,7 @@ def test_a_terminal_that_is_not_utf_8_shows_a_question_mark_for_what_it_has_not(
 
 
 def test_usage_counts_what_was_held(node: LiveNode) -> None:
-    let_go(hold(node, "--gpus", "2"))
+    let_go(node.hold("--gpus", "2"))
     answer = node.json("usage", "--since", "1h")
     (row,) = answer["rows"]
     assert row["leases"] >= 1
@@ -264,7 +248,7 @@ def test_usage_counts_what_was_held(node: LiveNode) -> None:
 
 
 def test_release_takes_the_beginning_of_a_name(node: LiveNode) -> None:
-    holder = hold(node)
+    holder = node.hold()
     (lease,) = node.json("leases")["leases"]
     try:
         done = node.cli("release", lease["id"][:8])
@@ -299,8 +283,7 @@ def test_a_job_is_one_line_and_its_name_releases_all_of_it(node: LiveNode) -> No
     ]
     try:
         for worker in held:
-            assert worker.stdout is not None
-            assert worker.stdout.readline() == "up\n"
+            started(worker)
         lines = [line for line in node.here("leases").stdout.splitlines() if "digits" in line]
         assert len(lines) == 1
         assert "digits, 2 workers" in lines[0]

@@ -139,6 +139,7 @@ def test_null_says_something_else_than_left_out(name: str) -> None:
     for named, value in (({}, LeftOut.KEEP), ({name: None}, None), ({name: 7}, 7.0)):
         call = parse_call(line_of(Method.QUOTA_SET, {**usual, **named}))
         assert getattr(call.params, name) == value
+        assert call.params.weight is LeftOut.KEEP
 
 
 def test_a_quota_is_an_environments_a_groups_or_the_default_one() -> None:
@@ -152,13 +153,6 @@ def test_a_quota_is_an_environments_a_groups_or_the_default_one() -> None:
         assert parse_call(line_of(Method.QUOTA_UNSET, said)).params == whose
     for wrong in ({}, {"default": False}, {"environment": "e", "default": True}):
         refusal(line_of(Method.QUOTA_UNSET, wrong))
-
-
-def test_a_weight_that_is_left_out_is_not_one() -> None:
-    call = parse_call(line_of(Method.QUOTA_SET, {"environment": "e", "gpus": 1}))
-    assert isinstance(call.params, calls.QuotaParams)
-    assert call.params.weight is LeftOut.KEEP
-    refusal(line_of(Method.QUOTA_SET, {"environment": "e", "gpus": 1, "weight": None}))
 
 
 # -- round trips --------------------------------------------------------------------
@@ -226,30 +220,33 @@ def test_every_reason_has_a_meaning_for_the_docs() -> None:
 # -- defaults and bounds ------------------------------------------------------------
 
 
-def test_what_a_request_need_not_say() -> None:
-    read = parse_call(line_of(Method.REQUEST, {"task": {"name": "n", "kind": "process"}})).params
-    assert read == calls.RequestParams(
-        calls.TaskParams("n", "process", None, None), None, 1, None, None, True
-    )
-    assert parse_call(line_of(Method.USAGE, {})).params == calls.UsageParams(7 * 86400.0, None)
-    assert parse_call(line_of(Method.USAGE_DAILY, {})).params == calls.DailyUsageParams(
-        30, None, None
-    )
-    assert parse_call(line_of(Method.READINGS, {})).params == calls.ReadingsParams(900.0)
-    assert parse_call(line_of(Method.HISTORY, {})).params == calls.HistoryParams(50, None)
+TASK = {"task": {"name": "n", "kind": "process"}}
+READ = calls.TaskParams("n", "process", None, None)
+
+
+@pytest.mark.parametrize(
+    ("method", "said", "read"),
+    [
+        (Method.REQUEST, TASK, calls.RequestParams(READ, None, 1, None, None, True)),
+        (
+            Method.REQUEST,
+            {**TASK, "gpus": "quota"},
+            calls.RequestParams(READ, None, None, None, None, True),
+        ),
+        (Method.USAGE, {}, calls.UsageParams(7 * 86400.0, None)),
+        (Method.USAGE_DAILY, {}, calls.DailyUsageParams(30, None, None)),
+        (Method.READINGS, {}, calls.ReadingsParams(900.0)),
+        (Method.HISTORY, {}, calls.HistoryParams(50, None)),
+    ],
+)
+def test_what_need_not_be_said(method: Method, said: dict[str, Any], read: object) -> None:
+    assert parse_call(line_of(method, said)).params == read
+
+
+def test_params_and_a_token_may_be_left_out() -> None:
+    assert parse_call(b'{"jsonrpc":"2.0","id":1,"method":"status"}').params == calls.StatusParams(0)
     hello = {"protocol": 1, "client": {"name": "n", "version": "v"}}
     assert parse_call(line_of(Method.HELLO, hello)).params.token is None
-
-
-def test_a_request_may_be_for_all_of_the_quota() -> None:
-    task = {"name": "n", "kind": "process"}
-    read = parse_call(line_of(Method.REQUEST, {"task": task, "gpus": "quota"})).params
-    assert isinstance(read, calls.RequestParams)
-    assert read.gpus is None
-
-
-def test_params_may_be_left_out() -> None:
-    assert parse_call(b'{"jsonrpc":"2.0","id":1,"method":"status"}').params == calls.StatusParams(0)
 
 
 #: Wrong values of fields, each in a call that is good but for it: of each form and bound one.
@@ -299,7 +296,7 @@ WRONG: dict[Method, dict[str, list[Any]]] = {
         "environment": [None],
         "gpus": [-1, 4097, None],
         "memory": [0],
-        "weight": [0, "2"],
+        "weight": [0, "2", None],
     },
     Method.USAGE: {"since": [-1, 1e999, 10**400, True, None]},
     Method.USAGE_DAILY: {"days": [0, 367], "utc_offset": [50401]},

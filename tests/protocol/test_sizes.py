@@ -47,7 +47,7 @@ def test_what_people_write(text: str | int, size: int) -> None:
         *("", "GiB", "8XiB", "-1GiB", "1e9", "nan", "inf", "8 G i B", "٨GiB", "8\nGiB9"),
         *("1,024MiB", "1,5,2GiB"),
         *("8", "1073741824", "100b", "1KiB", 8, 2**21 - 1),
-        *("0", 0, -5, "0.0GiB", "9" * 19, "999999999999TiB", 2**63),
+        *("0", 0, -5, "0GiB", "0.0GiB", "9" * 19, "999999999999TiB", 2**63),
         *(True, False, None, 1.5, [], b"8GiB"),
     ],
 )
@@ -76,8 +76,6 @@ def test_who_forgets_the_unit_is_asked_what_was_meant(given: str | int, meant: s
 @pytest.mark.parametrize("nothing", ["0", 0, "0GiB"])
 def test_nothing_is_a_size_only_where_it_may_be(nothing: str | int) -> None:
     assert parse_size(nothing, 0) == 0
-    with pytest.raises(ValueError, match=r"no (usable )?memory size"):
-        parse_size(nothing)
 
 
 @given(st.integers(LEAST_MEMORY, 2**62))
@@ -165,9 +163,5 @@ def test_a_range_in_words_and_its_ends() -> None:
     assert format_memory(memory) == str(memory) == "8 GiB to 40 GiB"
     assert (least_of(memory), most_of(memory)) == (8 * 2**30, 40 * 2**30)
     assert format_memory(2**30) == "1 GiB"
-    assert (least_of(2**30), most_of(2**30), least_of(None), most_of(None)) == (
-        2**30,
-        None,
-        None,
-        None,
-    )
+    assert (least_of(2**30), most_of(2**30)) == (2**30, None)
+    assert (least_of(None), most_of(None)) == (None, None)

@@ -11,13 +11,12 @@ import os
 import pwd
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,13 +24,12 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-import websocket
 
 from jupyter_gpushare.protocol import names
 from jupyter_gpushare.protocol.errors import RemoteError, RemoteProtocolError
 from jupyter_gpushare.protocol.messages import Method
 
-from .jupyter import Kernel, wait_for
+from .jupyter import HasServer, end, http_client, kill, wait_for
 from .node import NodeClient
 
 PROXY = (
@@ -188,7 +186,7 @@ def free_ports(count: int) -> list[int]:
         return found
 
 
-class Person:
+class Person(HasServer):
     """Somebody at the Hub: a token of theirs, their server through the proxy, their browser."""
 
     def __init__(self, hub: RunningHub, name: str) -> None:
@@ -217,31 +215,15 @@ class Person:
     def stop_server(self) -> None:
         self.hub.api.delete(f"users/{self.name}/server")
 
-    def start_kernel(self) -> Kernel:
-        answer = self.api.post("api/kernels", json={"name": "python3"})
-        assert answer.status_code == 201, answer.text
-        return Kernel(self, answer.json()["id"])  # type: ignore[arg-type]
+    #: What their server's panel shows.
+    status = HasServer.wait_connected
 
-    def websocket(self, path: str, headers: Mapping[str, str] | None = None) -> Any:
-        given = {"Authorization": f"token {self.token}"} if headers is None else headers
-        return websocket.create_connection(
-            self.url.replace("http", "ws", 1) + path, header=dict(given), timeout=20
-        )
-
-    def status(self) -> dict[str, Any]:
-        """What their server's panel shows, once a node manager is connected."""
-
-        def told() -> dict[str, Any] | None:
-            answer = self.api.get("gpushare/api/status")
-            return dict(answer.json()) if answer.status_code == 200 else None
-
-        return wait_for(told, 30, f"a status for {self.name}; log:\n{self.hub.tail()}")
+    def tail(self) -> str:
+        return self.hub.tail()
 
     def browser(self) -> httpx.Client:
         """A client with the cookies of a login; it follows redirects."""
-        client = httpx.Client(
-            base_url=self.hub.url, follow_redirects=True, timeout=60, trust_env=False, verify=False
-        )
+        client = http_client(self.hub.url, follow_redirects=True)
         page = client.get("/hub/login")
         answer = client.post(
             "/hub/login",
@@ -346,16 +328,8 @@ class RunningHub:
         return self.client(f"{self.url}/hub/api/", MASTER)
 
     def client(self, url: str, token: str) -> httpx.Client:
-        client = httpx.Client(
-            base_url=url,
-            headers={"Authorization": f"token {token}"},
-            timeout=60,
-            trust_env=False,
-            # Else each of them reads all certificates, which takes longer than what it asks.
-            verify=False,
-        )
-        self.clients.append(client)
-        return client
+        self.clients.append(http_client(url, token))
+        return self.clients[-1]
 
     def person(self, name: str) -> Person:
         return Person(self, name)
@@ -371,7 +345,7 @@ class RunningHub:
             wait_for(self._pages_are_up, 60, "the pages")
 
     def _pages_are_up(self) -> bool:
-        with httpx.Client(base_url=self.url, trust_env=False, verify=False) as client:
+        with http_client(self.url) as client:
             return client.get("/services/gpushare/health").status_code == 200
 
     def start_node(self) -> None:
@@ -392,11 +366,6 @@ class RunningHub:
         )
         wait_for(lambda: self._listens(path), 60, f"the node manager of {name}")
         return path
-
-    def kill_other(self, name: str) -> None:
-        """``kill -9`` of another host's node manager."""
-        self.others[name].kill()
-        self.others[name].wait()
 
     def _listens(self, path: Path | None = None) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
@@ -478,8 +447,7 @@ class RunningHub:
     def kill(self) -> None:
         """``kill -9`` of the Hub alone; its proxy, servers and services go on."""
         assert self.process is not None
-        self.process.kill()
-        self.process.wait()
+        kill(self.process)
 
     def stop(self) -> None:
         """End everything that was started here."""
@@ -489,13 +457,8 @@ class RunningHub:
         # Servers first: the Hub would wait for those in namespaces, which hear no SIGTERM.
         self._kill_those_of(self.home / "homes")
         for process in (self.process, self.node, *self.others.values()):
-            if process is not None and process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-                try:
-                    process.wait(60)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+            if process is not None:
+                end(process)
         self._kill_those_of(self.home)
 
     @staticmethod

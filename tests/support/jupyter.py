@@ -42,30 +42,38 @@ def wait_for(predicate: Callable[[], T], within: float = 60.0, what: str = "") -
         pause = min(pause * 1.25, 0.2)
 
 
-class Server:
-    """One ``jupyter server`` process; ``api`` speaks to it with its token."""
+def http_client(url: str, token: str | None = None, **more: Any) -> httpx.Client:
+    """A client of a server or a Hub."""
+    headers = {} if token is None else {"Authorization": f"token {token}"}
+    # Else each reads all certificates first, which takes longer than what it asks.
+    plain = {"trust_env": False, "verify": False}
+    return httpx.Client(base_url=url, headers=headers, timeout=60, **plain, **more)
 
-    def __init__(self, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-        self.process = process
-        self.url = url
-        self.log = log
-        self.api = httpx.Client(
-            base_url=url,
-            headers={"Authorization": f"token {TOKEN}"},
-            timeout=60,
-            trust_env=False,
-            # Else it reads all certificates first, which takes longer than what it asks.
-            verify=False,
-        )
 
-    def anonymous(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=60, trust_env=False, verify=False)
+def end(process: subprocess.Popen[Any]) -> None:
+    """Ask it to end, and see to it that it does."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
-    def gpushare(self, path: str) -> Any:
-        """GET ``gpushare/api/PATH``; fails unless it is answered with 200."""
-        answer = self.api.get(f"gpushare/api/{path}")
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+
+def kill(process: subprocess.Popen[Any]) -> None:
+    """``kill -9``."""
+    process.kill()
+    process.wait()
+
+
+class HasServer:
+    """One for whom there is a server at ``url``, which ``api`` asks with a ``token``."""
+
+    url: str
+    token: str
+    api: httpx.Client
+    tail: Callable[[], str]  # the end of the log
 
     def wait_connected(self, within: float = 30.0) -> dict[str, Any]:
         """Return the status document once a node manager is connected."""
@@ -78,33 +86,47 @@ class Server:
 
     def start_kernel(self, path: str = "", **session: Any) -> Kernel:
         """Start a kernel, for the notebook ``path`` when one is given."""
+        kernel = {"name": "python3"}
         if path:
-            body = {
-                "path": path,
-                "name": Path(path).name,
-                "type": "notebook",
-                "kernel": {"name": "python3"},
-                **session,
-            }
-            answer = self.api.post("api/sessions", json=body)
-            assert answer.status_code == 201, answer.text
-            kernel_id = answer.json()["kernel"]["id"]
+            body = {"path": path, "name": Path(path).name, "type": "notebook", "kernel": kernel}
+            answer = self.api.post("api/sessions", json={**body, **session})
         else:
-            answer = self.api.post("api/kernels", json={"name": "python3"})
-            assert answer.status_code == 201, answer.text
-            kernel_id = answer.json()["id"]
-        return Kernel(self, kernel_id)
+            answer = self.api.post("api/kernels", json=kernel)
+        assert answer.status_code == 201, answer.text
+        made = answer.json()
+        return Kernel(self, made.get("kernel", made)["id"])
 
     def websocket(
         self, path: str, headers: Mapping[str, str] | None = None, subprotocol: str = ""
     ) -> Any:
-        given = {"Authorization": f"token {TOKEN}"} if headers is None else headers
+        given = {"Authorization": f"token {self.token}"} if headers is None else headers
         return websocket.create_connection(
             self.url.replace("http", "ws", 1) + path,
             header=dict(given),
             timeout=20,
             subprotocols=[subprotocol] if subprotocol else None,
         )
+
+
+class Server(HasServer):
+    """One ``jupyter server`` process."""
+
+    token = TOKEN
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+        self.process = process
+        self.url = url
+        self.log = log
+        self.api = http_client(url, TOKEN)
+
+    def anonymous(self) -> httpx.Client:
+        return http_client(self.url)
+
+    def gpushare(self, path: str) -> Any:
+        """GET ``gpushare/api/PATH``; fails unless it is answered with 200."""
+        answer = self.api.get(f"gpushare/api/{path}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
 
     def tail(self, lines: int = 40) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
@@ -114,26 +136,18 @@ class Server:
         wait_for(lambda: text in self.log.read_text(errors="replace"), within, text)
 
     def kill(self) -> None:
-        """``kill -9``."""
-        self.process.kill()
-        self.process.wait()
+        kill(self.process)
 
     def stop(self) -> None:
         self.api.close()
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(60)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        end(self.process)
 
 
 @dataclass
 class Kernel:
     """One kernel of a server; code is run through the server's own channels."""
 
-    server: Server
+    server: HasServer
     id: str
 
     def run(self, code: str, within: float = 60.0) -> str:
@@ -317,8 +331,7 @@ class Home:
         try:
             url = wait_for(answering, 60, f"the server of {log}")
         except AssertionError:
-            process.kill()
-            process.wait()
+            kill(process)
             raise
         server = Server(process, url, log)
         self.servers.append(server)

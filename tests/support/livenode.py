@@ -17,7 +17,7 @@ from jupyter_gpushare.cli.app import main
 
 from .node import RunningNode, until
 
-__all__ = ["CLI", "LiveNode", "in_process", "until"]
+__all__ = ["CLI", "LiveNode", "in_process", "let_go", "started", "until"]
 
 CLI = [sys.executable, "-m", "jupyter_gpushare.cli"]
 
@@ -101,3 +101,27 @@ class LiveNode(RunningNode):
             text=True,
             **options,
         )
+
+    def hold(self, *options: str, **how: Any) -> subprocess.Popen[str]:
+        """A command under ``run`` that has its GPUs, until its input ends."""
+        return started(self.begin(*options, **how))
+
+    def begin(self, *options: str, **how: Any) -> subprocess.Popen[str]:
+        """As `hold`, which may wait for its GPUs."""
+        command = ("sh", "-c", "echo up; read line")
+        return self.spawn("run", *options, "--", *command, stdin=subprocess.PIPE, **how)
+
+
+def started(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
+    """The process, which says that it is up."""
+    assert process.stdout is not None
+    if process.stdout.readline() != "up\n":
+        process.kill()
+        raise AssertionError(process.communicate()[1])
+    return process
+
+
+def let_go(*processes: subprocess.Popen[str]) -> None:
+    """End the input of each, and wait until it has ended."""
+    for process in processes:
+        process.communicate("\n", timeout=60)
