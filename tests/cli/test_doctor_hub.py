@@ -20,7 +20,10 @@ from support.thief import thief
 
 from jupyter_gpushare.cli.hubchecks import hubs_file
 
-SETUP = "from jupyter_gpushare.hub import setup\nsetup(c{arguments})\n"
+
+def setup(**given: str) -> str:
+    """What a configuration has to say."""
+    return f"from jupyter_gpushare.hub import setup\nsetup(c, **{given!r})\n"
 
 
 def doctor(folder: Path, config: str | None, *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -34,8 +37,7 @@ def doctor(folder: Path, config: str | None, *arguments: str) -> tuple[int, dict
 
 
 def test_one_line_is_all_it_needs(tmp_path: Path) -> None:
-    socket = f", socket={str(tmp_path / 'node.sock')!r}"
-    code, checks = doctor(tmp_path, SETUP.format(arguments=socket))
+    code, checks = doctor(tmp_path, setup(socket=str(tmp_path / "node.sock")))
     assert code == 0, checks
     assert {check["level"] for check in checks.values()} == {"ok", "warning"}
     assert "No node manager answers" in checks["identity"]["text"]
@@ -44,9 +46,9 @@ def test_one_line_is_all_it_needs(tmp_path: Path) -> None:
 
 
 def test_looking_makes_no_file(tmp_path: Path) -> None:
-    given = f", node='external', token_file={str(tmp_path / 'token')!r}"
     path = tmp_path / "jupyterhub_config.py"
-    path.write_text("c = get_config()\n" + SETUP.format(arguments=given))
+    given = setup(node="external", token_file=str(tmp_path / "token"))
+    path.write_text("c = get_config()\n" + given)
     before = {*tmp_path.rglob("*"), tmp_path / "node_config.py"}  # `LiveNode` writes that
     code, checks = doctor(tmp_path, None, f"--hub-config={path}")
     assert code == 0, checks
@@ -56,9 +58,11 @@ def test_looking_makes_no_file(tmp_path: Path) -> None:
 
 
 def test_the_configuration_is_found_where_it_usually_is(tmp_path: Path) -> None:
-    code, checks = doctor(tmp_path, SETUP.format(arguments=""), "--hub")
+    code, checks = doctor(tmp_path, setup(), "--hub")
     assert checks["hub configuration"]["text"] == str(tmp_path / "jupyterhub_config.py")
     assert code == 0
+    code, checks = doctor(tmp_path, None, f"--hub-config={tmp_path}/none.py")
+    assert (code, "There is none" in checks["hub configuration"]["text"]) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -67,41 +71,33 @@ def test_the_configuration_is_found_where_it_usually_is(tmp_path: Path) -> None:
         ("", "service", "No service is registered"),
         ("1 / 0", "hub configuration", "ZeroDivisionError"),
         (
-            SETUP.format(arguments="") + "c.JupyterHub.load_roles = []\n",
-            "role",
-            "lacks the scopes read:users:name",
+            setup() + "c.JupyterHub.load_roles = []\n",
+            *("role", "lacks the scopes read:users:name"),
         ),
         (
-            SETUP.format(arguments="") + "c.JupyterHub.extra_user_scopes = set()\n",
-            "users",
-            "Users may not access:services!service=gpushare",
+            setup() + "c.JupyterHub.extra_user_scopes = set()\n",
+            *("users", "Users may not access:services!service=gpushare"),
         ),
         (
-            SETUP.format(arguments="") + "c.Spawner.server_token_scopes = ['self']\n",
-            "server tokens",
-            "does not give servers",
+            setup() + "c.Spawner.server_token_scopes = ['self']\n",
+            *("server tokens", "does not give servers"),
         ),
         (
-            SETUP.format(arguments="") + "c.Spawner.environment = {'A': '1'}\n",
-            "servers' environment",
-            "lacks JUPYTER_GPUSHARE_SOCKET",
+            setup() + "c.Spawner.environment = {'A': '1'}\n",
+            *("servers' environment", "lacks JUPYTER_GPUSHARE_SOCKET"),
         ),
         (
-            SETUP.format(arguments="")
-            + "c.JupyterHub.spawner_class = 'dockerspawner.DockerSpawner'\n",
-            "mounts",
-            "Containers do not see /",
+            setup() + "c.JupyterHub.spawner_class = 'dockerspawner.DockerSpawner'\n",
+            *("mounts", "Containers do not see /"),
         ),
         (
             "c.JupyterHub.load_groups = {'g': {'properties': {'gpushare': {'gpus': 0.5}}}}\n"
-            + SETUP.format(arguments=""),
-            "group quota",
-            "group 'g': gpus: it must be a whole number",
+            + setup(),
+            *("group quota", "group 'g': gpus: it must be a whole number"),
         ),
         (
             "c.JupyterHub.services = [{'name': 'gpushare-node'}]\n",
-            "service",
-            "neither a command nor an api_token",
+            *("service", "neither a command nor an api_token"),
         ),
     ],
 )
@@ -119,16 +115,16 @@ def test_what_is_missing_is_said_with_what_to_do(
 def test_who_has_the_pages_port_is_said(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
-    code, checks = doctor(tmp_path, SETUP.format(arguments=f", url={url!r}"))
+    code, checks = doctor(tmp_path, setup(url=url))
     assert (code, checks["pages' port"]["level"]) == (0, "warning")
     with socket.socket() as ours:
         ours.bind(("127.0.0.1", port))
         ours.listen()
-        _, checks = doctor(tmp_path, SETUP.format(arguments=f", url={url!r}"))
+        _, checks = doctor(tmp_path, setup(url=url))
         assert checks["pages' port"]["level"] == "ok"
     with thief(port, tmp_path / "thief") as robber:
         wait_for(robber.said, what="the thief")
-        code, checks = doctor(tmp_path, SETUP.format(arguments=f", url={url!r}"))
+        code, checks = doctor(tmp_path, setup(url=url))
         assert (code, checks["pages' port"]["level"]) == (1, "problem")
         assert f"User {OS_USERS['bob']} listens at {url}" in checks["pages' port"]["text"]
 
@@ -150,7 +146,7 @@ def test_another_hubs_pages_at_the_port_are_a_problem(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as hub:
         assert hub.stdout is not None
         url = f"http://127.0.0.1:{int(hub.stdout.readline())}"
-        code, checks = doctor(tmp_path, SETUP.format(arguments=f", url={url!r}"))
+        code, checks = doctor(tmp_path, setup(url=url))
         hub.communicate(b"\n")
     assert (code, checks["pages' port"]["level"]) == (1, "problem")
     assert f"The Hub with {theirs} has its pages at {url}." in checks["pages' port"]["text"]
@@ -176,19 +172,13 @@ def test_no_secret_is_printed(tmp_path: Path) -> None:
     config = (
         "c.JupyterHub.services = [{'name': 'gpushare-node', 'api_token': 'very-secret'}]\n"
         "c.Spawner.environment = {'JUPYTER_GPUSHARE_TOKEN': 'very-secret'}\n"
-    ) + SETUP.format(arguments=", node='external'")
+    ) + setup(node="external")
     _, checks = doctor(tmp_path, config)
     assert checks["service"]["text"].endswith("with a token of its own")
     assert "very-secret" not in json.dumps(checks)
 
 
 def test_a_node_manager_that_knows_os_users_only_is_noticed(node: LiveNode, tmp_path: Path) -> None:
-    _, checks = doctor(tmp_path, SETUP.format(arguments=f", socket={str(node.socket)!r}"))
+    _, checks = doctor(tmp_path, setup(socket=str(node.socket)))
     assert checks["identity"]["level"] == "warning"
     assert "by their OS user" in checks["identity"]["text"]
-
-
-def test_no_configuration_is_a_problem(tmp_path: Path) -> None:
-    code, checks = doctor(tmp_path, None, f"--hub-config={tmp_path}/none.py")
-    assert code == 1
-    assert "There is none" in checks["hub configuration"]["text"]
