@@ -210,6 +210,7 @@ def test_batch_shrinks_then_stops_and_comes_back_to_the_queue() -> None:
     assert min(node.shares(batch)) == 30, "down to its least share"
     asked = [event for event in node.world.of(ev.RecallMoved) if event.give is Give.STOP]
     assert [(one.lease, one.why) for one in asked] == [(batch.actor.lease, Why.PROMISED)]
+    assert Cause.STOPPING in {one.why for one in node.world.of(ev.PromiseMoved)}, "that is said"
     node.stop(batch)
     again = Request(1, 8 * GIB, BATCH, stops=True, expected=(Expected(KIND, 70, GIB),))
     decision = node.world.request("bob", 9, again)

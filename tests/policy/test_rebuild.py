@@ -148,6 +148,14 @@ def test_another_boot_process_or_person_gets_nothing() -> None:
     assert isinstance(present(world, voucher), core.Grant)
 
 
+def test_who_has_asked_anew_meanwhile_has_not_both_leases() -> None:
+    old, cell = World(CONFIG).start(GPUS, QUOTA), Request(request_id="cell")
+    old.request("alice", 1, cell)
+    world = forgot(old)
+    assert isinstance(world.request("alice", 1, cell), core.Wait)
+    assert isinstance(present(world, *vouchers(old)), core.Refuse)
+
+
 def test_old_vouchers_together_are_no_more_than_the_quota_ever_was() -> None:
     old = World(CONFIG).start(GPUS, Quota(1))
     kept = []

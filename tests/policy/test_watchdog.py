@@ -93,7 +93,8 @@ def test_an_idle_one_is_asked_for_its_gpu_though_nobody_waits() -> None:
     world.work[(1, ZERO)] = 0.9
     world.idle("L1")
     watch(world, 20)
-    assert not parks(world), "its GPU is at work"
+    world.look(60.0)
+    assert not parks(world), "its GPU is at work, also where it was not measured for a minute"
     world.work.clear()
     watch(world, 12)
     assert [ask.why for ask in parks(world)] == [Why.OVER_LIMIT]

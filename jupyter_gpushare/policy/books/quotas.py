@@ -128,11 +128,12 @@ class QuotaBook:
     @property
     def of_groups(self) -> dict[str, Quota]:
         """The quotas of all groups that have one."""
-        set_now = {group: own.over(self._configured(group)) for group, own in self._of_named()}
+        set_now = {
+            group: own.over(self._configured(group))
+            for group, own in self.group_overrides.items()
+            if group is not None
+        }
         return {**self.groups, **set_now}
-
-    def _of_named(self) -> Iterator[tuple[str, Own]]:
-        return ((g, own) for g, own in self.group_overrides.items() if g is not None)
 
     def _configured(self, group: str) -> Quota:
         return self.groups.get(group) or self.of_default
