@@ -183,7 +183,8 @@ def begun(
             raise ValueError(f"{what}={count!r}: it must be a whole number, 1 at least.")
     if min_gpus > max_gpus:
         raise ValueError(
-            f"min_gpus={min_gpus} is more than max_gpus={max_gpus}: the job would never begin."
+            f"min_gpus={min_gpus} is more than max_gpus={max_gpus}: the job would never begin. "
+            "Raise the latter, or lower the former."
         )
     work = hostside.Job.here("elastic", name, train, memory)
     return Job(Records.make(Plan(work, min_gpus, max_gpus, tuple(command)))).shown()

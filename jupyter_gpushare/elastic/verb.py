@@ -73,11 +73,6 @@ class ElasticApp(WithCommand, JobVerb):
                 f"{COMMAND} elastic -- python train.py",
                 "bad_request",
             )
-        if self.min_gpus > self.max_gpus:
-            raise UsageError(
-                f"--min-gpus={self.min_gpus} is more than --max-gpus={self.max_gpus}: the job "
-                "would never begin. Raise --max-gpus, or lower --min-gpus."
-            )
         return begun(
             b"",
             [os.path.abspath(program[0]), *program[1:]],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.pool_world import CONFIG, World
 
 from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
@@ -19,30 +20,28 @@ def world(*groups: Group, quota: int = 4, **members: str) -> World:
     return found
 
 
-def test_group_borrows_what_others_do_not_use() -> None:
-    found = world(Group("x", 1), Group("y", 2), ada="x")
-    found.ask("a", "ada", 3)
-    assert found.held("ada") == 3
-
-
-def test_borrowing_has_a_limit() -> None:
-    found = world(Group("x", 1, borrowing=1), Group("y", 2), ada="x")
+@pytest.mark.parametrize(
+    ("x", "y", "why"),
+    [
+        (
+            Group("x", 1, borrowing=1),
+            Group("y", 2),
+            "Group x uses all of its 1 GPU and the 1 that it may borrow.",
+        ),
+        (
+            Group("x", 1),
+            Group("y", 2, lending=1),
+            "Group x has none of its own 1 GPU left for this, and no other group has one to lend "
+            "now.",
+        ),
+    ],
+)
+def test_borrowing_and_lending_have_limits(x: Group, y: Group, why: str) -> None:
+    found = world(x, y, ada="x")
     found.ask("a", "ada", 2)
     found.ask("b", "ada")
     assert found.held("ada") == 2
-    assert found.nodes["b"].whys["ada"] == (
-        "Group x uses all of its 1 GPU and the 1 that it may borrow."
-    )
-
-
-def test_lending_has_a_limit() -> None:
-    found = world(Group("x", 1), Group("y", 2, lending=1), ada="x")
-    found.ask("a", "ada", 2)
-    found.ask("b", "ada")
-    assert found.held("ada") == 2
-    assert found.nodes["b"].whys["ada"] == (
-        "Group x has none of its own 1 GPU left for this, and no other group has one to lend now."
-    )
+    assert found.nodes["b"].whys["ada"] == why
 
 
 def test_newest_borrower_gives_back_first() -> None:
