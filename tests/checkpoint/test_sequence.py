@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from jupyter_gpushare.node.checkpoint.sequence import (
     LOCK_GRACE,
@@ -135,8 +135,8 @@ GOALS = {
 }
 
 
-@settings(max_examples=400, deadline=None)
-@given(DRIVERS, st.sampled_from(list(GOALS)), st.floats(0.1, 120), st.floats(0.01, 30))
+@pytest.mark.parametrize("action", GOALS)
+@given(driver=DRIVERS, deadline=st.floats(0.1, 120), timeout=st.floats(0.01, 30))
 def test_what_is_said_is_so(
     driver: ModelDriver, action: Action, deadline: float, timeout: float
 ) -> None:
