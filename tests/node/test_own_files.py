@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from jupyter_gpushare.ledger.beside import UnsafeFile, check_directory, key_besi
 
 def refusal(node: RunningNode) -> str:
     """What was said by one that must not start."""
-    node.launch()
-    assert node.wait_dead() == 1
-    node.close()
+    with contextlib.closing(node):
+        node.launch()
+        assert node.wait_dead() == 1
     return node.story()
 
 
