@@ -38,8 +38,10 @@ class JaxAdapter(ImportTimeAdapter):
 
     def cuda_started(self, module: ModuleType) -> bool | None:
         """A client starts at the first operation, and keeps its GPU until the process ends."""
-        started = _started_platforms()
-        return None if started is None else not started.isdisjoint(_GPUS)
+        backends = getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None)
+        if not isinstance(backends, dict):
+            return None  # this JAX does not say
+        return not _GPUS.isdisjoint(map(str, backends))
 
     def synchronize(self, jax: Any) -> None:
         """Wait for all arrays that are being computed, and for what has effects only."""
@@ -59,12 +61,6 @@ def may_wait() -> bool:
 
 
 _GPUS = frozenset({"cuda", "gpu", "rocm"})
-
-
-def _started_platforms() -> set[str] | None:
-    """The platforms whose clients run; ``None`` where this JAX does not say."""
-    backends = getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None)
-    return set(map(str, backends)) if isinstance(backends, dict) else None
 
 
 def _fraction_variable() -> str:

@@ -17,6 +17,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -84,7 +85,9 @@ def _threads(places: _Places) -> Iterator[str]:
 
 def _tasks(places: _Places) -> Iterator[str]:
     (tasks,) = live_objects(asyncio.Task)
-    runs_here = _current_task()
+    runs_here = None
+    with suppress(RuntimeError):  # this thread runs no event loop
+        runs_here = asyncio.current_task()
     main = threading.main_thread().ident
     for task in tasks:
         if task.done() or task is runs_here:
@@ -94,13 +97,6 @@ def _tasks(places: _Places) -> Iterator[str]:
         foreign = in_main and codes and not places.is_machinery(codes[0])
         if foreign or any(map(places.is_users, codes)):
             yield codes[0].co_name
-
-
-def _current_task() -> asyncio.Task[Any] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None  # this thread runs no event loop
 
 
 def _awaited(coroutine: Any) -> Iterator[CodeType]:

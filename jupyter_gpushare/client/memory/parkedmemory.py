@@ -51,13 +51,12 @@ class ParkedMemory:
         self._environ = environ
         self._say = say
         self._had: tuple[str, ...] = ()  # UUIDs of the GPUs it came from
-        self._ladder: Ladder | None = None  # made when CUDA must be given up
         self._lockable: Ability | None = None  # as of the first look
 
     @property
     def holds(self) -> bool:
         """Whether memory that this process had on the GPU lies elsewhere."""
-        return self._ladder is not None and self._ladder.holds
+        return "_ladder" in vars(self) and self._ladder.holds
 
     @property
     def is_incomplete(self) -> bool:
@@ -76,11 +75,11 @@ class ParkedMemory:
     @property
     def lacks_memory(self) -> bool:
         """Whether host memory had no room at the last try."""
-        return self._ladder is not None and bool(self._ladder.lacking)
+        return "_ladder" in vars(self) and bool(self._ladder.lacking)
 
     def ability(self) -> tuple[Rung, str]:
         """The highest rung this process could take now, and why no higher one. Takes seconds."""
-        return self._get_ladder().ability(self._own.gpus)
+        return self._ladder.ability(self._own.gpus)
 
     def against_lock(self) -> str | None:
         """Why the driver cannot lock this process now; ``None``: it can. Some seconds, at first."""
@@ -109,7 +108,7 @@ class ParkedMemory:
         """Free what is needed; arguments and errors as of `Ladder.give`."""
         if not self.holds:
             self._had = self._own.gpus or self._had
-        return self._get_ladder().give(needs, plan, self.given.rung, bounds)
+        return self._ladder.give(needs, plan, self.given.rung, bounds)
 
     def granted(self, session: Session | None) -> None:
         """The GPUs are held again. If only caches were emptied, nothing has to come back."""
@@ -127,11 +126,10 @@ class ParkedMemory:
         moved = {old: new for old, new in zip(self._had, now, strict=False) if old != new}
         if moved and len(now) != len(self._had):
             raise NotBroughtBack("The lease has other GPUs than the memory came from.")
-        ladder = self._get_ladder()
-        memory = ladder.memory
+        memory = self._ladder.memory
         with deaf_to_interrupts():  # from the word on: who reads it may press the button
             self._say(f"Restoring {format_size(memory)} of GPU memory …")
-            seconds = ladder.bring_back(moved)
+            seconds = self._ladder.bring_back(moved)
             self._own.cuda_had = now
             if session is not None:
                 session.tell_surely(Method.RESTORED, lease=grant.lease, seconds=seconds)
@@ -149,18 +147,18 @@ class ParkedMemory:
 
         return DriverCheckpoint(environ=self._environ)
 
-    def _get_ladder(self) -> Ladder:
-        if self._ladder is None:
-            from ...protocol import hostmemory
-            from .ladder import Ladder
-            from .oneatatime import one_at_a_time
+    @cached_property
+    def _ladder(self) -> Ladder:
+        """Made when CUDA must be given up."""
+        from ...protocol import hostmemory
+        from .ladder import Ladder
+        from .oneatatime import one_at_a_time
 
-            self._ladder = Ladder(
-                self._frameworks.on_gpus,
-                self._driver,
-                self._say,
-                self._objection,
-                room=lambda: hostmemory.room(hostmemory.look()),
-                alone=lambda: one_at_a_time(self._environ),
-            )
-        return self._ladder
+        return Ladder(
+            self._frameworks.on_gpus,
+            self._driver,
+            self._say,
+            self._objection,
+            room=lambda: hostmemory.room(hostmemory.look()),
+            alone=lambda: one_at_a_time(self._environ),
+        )

@@ -289,8 +289,7 @@ class RankGate:
         keys = [_here(group, rank) for rank in range(group.size)]
         if group.store.check(keys):
             leases = {group.store.get(key).decode() for key in keys}
-            together.works = leases == {self._lease()}
-            self._turns.leads = together.works
+            together.works = self._turns.leads = leases == {self._lease()}
 
 
 def _here(group: Group, rank: int) -> str:

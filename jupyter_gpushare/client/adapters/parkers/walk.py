@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, compress, tee
-from typing import Any
+from typing import Any, Final
 
 
 @dataclass(slots=True)
@@ -224,16 +224,17 @@ def _saved(node: Any) -> Iterator[Any]:
             yield saved
 
 
+_ROWS: Final = ("crow_indices", "col_indices", "values")
+_COLUMNS: Final = ("ccol_indices", "row_indices", "values")
+_PARTS: Final = {
+    "torch.sparse_coo": ("_indices", "_values"),
+    **dict.fromkeys(("torch.sparse_csr", "torch.sparse_bsr"), _ROWS),
+    **dict.fromkeys(("torch.sparse_csc", "torch.sparse_bsc"), _COLUMNS),
+}
+
+
 def parts(torch: Any, tensor: Any) -> Iterator[Any]:
     """The tensors inside a sparse tensor; empty for other tensors."""
     base = torch._C.TensorBase
-    layout = base.layout.__get__(tensor)
-    names: tuple[str, ...] = ()
-    if layout is torch.sparse_coo:
-        names = ("_indices", "_values")
-    elif layout in (torch.sparse_csr, torch.sparse_bsr):
-        names = ("crow_indices", "col_indices", "values")
-    elif layout in (torch.sparse_csc, torch.sparse_bsc):
-        names = ("ccol_indices", "row_indices", "values")
-    for name in names:
+    for name in _PARTS.get(str(base.layout.__get__(tensor)), ()):
         yield getattr(base, name)(tensor)
