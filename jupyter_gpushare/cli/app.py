@@ -69,7 +69,9 @@ def load(kind: type[Verb], verb: str) -> Any:
 
 
 def tree(
-    words: Collection[str], kind: type[Verb] = GpuShareApp, parser: Any = None
+    words: Collection[str],
+    kind: type[Verb] = GpuShareApp,
+    parser: argparse.ArgumentParser | None = None,
 ) -> argparse.ArgumentParser:
     """One parser with all verbs that are installed here, for completion in the shell.
 
@@ -85,8 +87,7 @@ def tree(
                 tree(words, inner, found)
             else:
                 subparsers.add_parser(verb)
-    made: argparse.ArgumentParser = parser
-    return made
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:

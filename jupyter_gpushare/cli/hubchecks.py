@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import pwd
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +21,7 @@ from ..console.node import Node, NodeRefused, NodeSilent
 from ..hub.configuration import SpawnerKind, spawner_kind, spawner_sections, value
 from ..hub.setup import NODE_SCOPES, only_looking
 from ..protocol import heldport, names
+from ..protocol.sockets import user_name
 from .checks import Check, ok, problem, warning
 
 #: The default places of JupyterHub's configuration; the first that exists counts.
@@ -150,7 +150,7 @@ def _pages_port(
     if who is not None and who not in owners:
         return problem(
             name,
-            f"User {_user_name(who)} listens at {url}, not the Hub: what is sent there, visitors' "
+            f"User {user_name(who)} listens at {url}, not the Hub: what is sent there, visitors' "
             "cookies too, is theirs.",
             f"End that program (`ss -ltnp sport = :{where.port}` names it) and restart JupyterHub.",
         )
@@ -170,7 +170,7 @@ def _pages_port(
             f"Nobody listens at {url}, and until JupyterHub starts every user of its host can.",
             "Start JupyterHub: it holds the port from then on, and finds another if it is taken.",
         )
-    return ok(name, f"{url} is held by the Hub's user {_user_name(who)}")
+    return ok(name, f"{url} is held by the Hub's user {user_name(who)}")
 
 
 def _others_file(port: int | None, ours: Path) -> Path | None:
@@ -203,13 +203,6 @@ def hubs_file(command: Sequence[str], folder: str) -> Path | None:
         if option in ("-f", "--config", "--JupyterHub.config_file"):
             told = text or after
     return Path(folder, told)
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def _role(c: Config, node: str) -> Check:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import pwd
 import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -71,7 +70,7 @@ class PoolSocket:
                 why = "Only root and the OS user who runs the pool may use this socket."
                 writer.write(encode(error_answer(None, Reason.NOT_ALLOWED, why)))
                 return
-            by = await asyncio.to_thread(_name, uid)
+            by = await asyncio.to_thread(sockets.user_name, uid)
             while line := await reader.readline():
                 writer.write(encode(await self._answer(line, by)))
                 await writer.drain()
@@ -93,10 +92,3 @@ class PoolSocket:
             self._log.exception("A call could not be answered")
             why = "The pool could not do it; its log says why."
             return error_answer(call.id, Reason.UNAVAILABLE, why, code=INTERNAL_ERROR)
-
-
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid-{uid}"

@@ -30,10 +30,9 @@ def hold(url: str, uid: int | None = None) -> list[socket.socket]:
     None where the host is not this one. Raises :class:`OSError` where somebody else has it.
     """
     held: list[socket.socket] = []
-    try:
+    with contextlib.ExitStack() as unless_all:
         for family, address in _addresses(url):
-            keeper = socket.socket(family, socket.SOCK_STREAM)
-            held.append(keeper)
+            keeper = unless_all.enter_context(socket.socket(family, socket.SOCK_STREAM))
             # Before it is bound: by the socket's owner the kernel knows who may join.
             if uid is not None:
                 os.fchown(keeper.fileno(), uid, -1)
@@ -42,15 +41,12 @@ def hold(url: str, uid: int | None = None) -> list[socket.socket]:
                 keeper.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             try:
                 keeper.bind(address)
+                held.append(keeper)
             except OSError as error:
                 if error.errno not in _ELSEWHERE:
                     raise
-                held.remove(keeper)
                 keeper.close()
-    except OSError:
-        for keeper in held:
-            keeper.close()
-        raise
+        unless_all.pop_all()
     return held
 
 

@@ -64,6 +64,16 @@ def peer(sock: Any) -> tuple[int, int, int]:
     return pid, user, group
 
 
+def user_name(uid: int) -> str:
+    """What the host calls the user at the other end."""
+    import pwd  # only Unix has it
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid-{uid}"
+
+
 def bound(path: str | os.PathLike[str], mask: int) -> socket.socket:
     """A Unix socket of that name, which has no permission of ``mask``. Raises :class:`OSError`."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)

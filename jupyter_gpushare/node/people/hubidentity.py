@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import pwd
 import re
 import secrets
 from collections import OrderedDict
@@ -34,6 +33,7 @@ from typing import Any, Final
 from ...daemon.fairness import Purse, Purses
 from ...daemon.hubapi import HubApi, HubAway, HubUnreachable
 from ...policy.words.settings import Unit, setting
+from ...protocol.sockets import user_name
 from ..host.processes import container_of
 from ..host.troubles import Trouble
 from .hubmemory import HubMemory
@@ -204,7 +204,7 @@ class HubIdentity(Identity):
         """Raises :class:`IdentityRefused` without a valid token."""
         if not token:
             if self._trust.host_admins and peer.uid in self._host_admins:
-                return Principal(_os_name(peer.uid), (), True)
+                return Principal(user_name(peer.uid), (), True)
             raise IdentityRefused(NO_TOKEN)
         if len(token) > LONGEST_TOKEN or not token.isascii() or not token.isprintable():
             raise IdentityRefused(NOT_VALID)
@@ -409,10 +409,3 @@ def environment_of(name: str, scopes: Any, running: frozenset[str]) -> str:
         return name
     (server,) = servers
     return f"{name}/{server}" if server in running and server else name
-
-
-def _os_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid-{uid}"
