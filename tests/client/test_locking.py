@@ -90,6 +90,12 @@ class Scene:
         self.locking.offer()
         until(lambda: self.node.told, "it says that it can be locked")
 
+    def is_idle(self) -> None:
+        """No cell runs, and its thread has looked at that ten times."""
+        looks: list[bool] = []
+        self.locking._is_busy = lambda: bool(looks.append(True))  # type: ignore[method-assign]
+        until(lambda: len(looks) > 10, "it looks on")
+
 
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
@@ -124,26 +130,20 @@ def test_it_is_locked_when_it_is_asked_for_its_turn(scene: Scene) -> None:
     assert line.endswith("\n")
 
 
-def test_an_idle_one_is_locked_when_its_next_cell_begins(scene: Scene) -> None:
-    scene.offered()
-    scene.busy = False
-    scene.locking.recalled()
-    assert not scene.locks
-    scene.busy = True
-    scene.locking.cell_begins()
-    until(lambda: scene.locks, "it is locked")
-
-
-def test_a_cell_that_is_over_before_it_could_be_locked_is_not_locked(scene: Scene) -> None:
+def test_an_idle_one_is_locked_when_its_next_cell_begins_and_is_not_soon_over(
+    scene: Scene,
+) -> None:
     scene.offered()
     scene.busy = False
     scene.locking.recalled()
     scene.locking.cell_begins()  # and it is over
-    looks: list[bool] = []
-    scene.locking._is_busy = lambda: bool(looks.append(True))
-    until(lambda: len(looks) > 10, "it looks on")
+    scene.is_idle()
     assert not scene.node.greeted
     assert not scene.locks
+    del scene.locking._is_busy  # type: ignore[attr-defined]
+    scene.busy = True
+    scene.locking.cell_begins()
+    until(lambda: scene.locks, "it is locked")
 
 
 def test_the_driver_is_not_asked_about_a_process_without_cuda(
@@ -179,12 +179,9 @@ def test_the_helper_hears_of_it_while_it_computes(
     scene.offered()
     before = len(scene.asked)
     until(lambda: len(scene.asked) > before + 2, "it hears of it again and again")
-    scene.busy = False
-    looks: list[bool] = []
-    scene.locking._is_busy = lambda: bool(looks.append(True))
-    until(lambda: len(looks) > 2, "it looks on")
+    scene.is_idle()
     before = len(scene.asked)
-    until(lambda: len(looks) > 10, "it looks on")
+    scene.is_idle()
     assert len(scene.asked) == before, "an idle one needs no helper"
 
 
@@ -198,13 +195,12 @@ def test_one_that_may_compute_is_not_locked(scene: Scene) -> None:
     assert not scene.said
 
 
-@pytest.mark.parametrize("hindrance", ["NCCL runs in this process.", "It has CUDA graphs."])
-def test_what_forbids_it_is_looked_at_before_each_lock(scene: Scene, hindrance: str) -> None:
+def test_what_forbids_it_is_looked_at_before_each_lock(scene: Scene) -> None:
     scene.offered()
-    scene.against = hindrance
+    scene.against = "NCCL runs in this process."
     scene.locking.recalled()
     until(lambda: scene.said, "it says why not")
-    assert hindrance in scene.said[0]
+    assert scene.against in scene.said[0]
     assert not scene.locks
     assert not scene.node.greeted, "the node manager is not even asked"
 
