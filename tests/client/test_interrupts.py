@@ -20,10 +20,13 @@ from typing import Any
 
 import pytest
 from support.node import RunningNode, until
+from support.scripted_node import ScriptedNode, Visitor
 
+from jupyter_gpushare.client.errors import NodeUnavailable
 from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.session.interrupts import deaf_to_interrupts
 from jupyter_gpushare.client.session.lease import OwnState
+from jupyter_gpushare.client.session.session import Greeting, _Waiting
 from jupyter_gpushare.client.words.display import TerminalDisplay
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol import names
@@ -188,3 +191,12 @@ def test_a_release_right_behind_its_request_finds_it(node: RunningNode) -> None:
         assert client.wait(asked)["state"] == "held"
         client.wait(released)
         assert leases(node) == []
+
+
+def test_a_lease_that_comes_back_while_a_session_opens_is_parked_again() -> None:
+    with ScriptedNode(Visitor.hang) as scripted:
+        resumes = _Waiting(Method.RESUME, {"lease": "L", "wait": True}, True)
+        with pytest.raises(NodeUnavailable):
+            Greeting(os.fspath(scripted.socket), None, 0.2, resumes)
+        (parked,) = scripted.wait_for(Method.PARKED)
+    assert parked.params.lease == "L"

@@ -75,9 +75,7 @@ class Automatic:
         Raises :class:`GpuShareError` only with ``fallback = "error"``, and
         :class:`KeyboardInterrupt` when the user leaves the queue.
         """
-        if not self._may_ask:
-            return
-        adapter = self._frameworks.find(module)
+        adapter = self._frameworks.find(module) if self._may_ask else None
         if adapter is None:
             return
         self._frameworks.add(module, adapter)

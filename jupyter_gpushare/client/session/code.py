@@ -45,12 +45,8 @@ def _saved_cells(path: str) -> list[bytes]:
             continue
         with suppress(ValueError, RecursionError, AttributeError, TypeError):
             cells = [cell for cell in json.loads(content)["cells"] if cell["cell_type"] == "code"]
-            return [_source(cell["source"]).encode(errors="replace") for cell in cells]
+            return ["".join(cell["source"]).encode(errors="replace") for cell in cells]
     return []
-
-
-def _source(lines: Any) -> str:
-    return lines if isinstance(lines, str) else "".join(lines)
 
 
 def _running_cell(app: Any) -> list[bytes]:

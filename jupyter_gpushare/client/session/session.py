@@ -49,6 +49,11 @@ OUTAGE: Final = 30.0  # seconds for which a node manager that was there is waite
 _GOODBYE: Final = 0.5  # seconds that hanging up takes at most
 _IDLE_SETTLES: Final = 0.25  # seconds: cells that run one after the other are one busy time
 _TRANSIENT: Final = (OSError, ProtocolError)
+#: The call that takes another back, and the parameter by which it names what.
+_TAKEN_BACK: Final = {
+    Method.REQUEST: (Method.RELEASE, "request_id"),
+    Method.RESUME: (Method.PARKED, "lease"),
+}
 
 
 class Link(Enum):
@@ -133,17 +138,14 @@ class Greeting:
 
         It ``waits`` for an instant until that is heard: a line that is hung up may not be read.
         """
-        back: dict[str, Any] = {}
-        if first is not None and first.method is Method.REQUEST:
-            back = {"method": Method.RELEASE, "request_id": first.params["request_id"]}
-        elif first is not None and first.method is Method.RESUME:
-            back = {"method": Method.PARKED, "lease": first.params["lease"]}
-        if back:
-            with contextlib.suppress(*_TRANSIENT):
-                call, line = self.protocol.call(**back)
-                self.socket.send(line)
-                if waits:
-                    self.answer(call, time.monotonic() + _GOODBYE)
+        if first is None or first.method not in _TAKEN_BACK:
+            return
+        method, name = _TAKEN_BACK[first.method]
+        with contextlib.suppress(*_TRANSIENT):
+            call, line = self.protocol.call(method, **{name: first.params[name]})
+            self.socket.send(line)
+            if waits:
+                self.answer(call, time.monotonic() + _GOODBYE)
 
     def answer(self, call: CallId, deadline: float) -> Answer | ErrorAnswer:
         """The answer to ``call``, before ``deadline`` (monotonic); what else comes is ``early``.
@@ -472,10 +474,9 @@ class Session:
     def let_go(self, lease: str) -> None:
         """No more signs of life for ``lease``."""
         with self._lock:
-            self._secrets.pop(lease, None)
-            self._vouchers.pop(lease, None)
-            self._activity.pop(lease, None)
-            self._told_activity.pop(lease, None)
+            known = (self._secrets, self._vouchers, self._activity, self._told_activity)
+            for what in known:
+                what.pop(lease, None)
 
     def give_back(self, lease: str, *, ends: bool) -> None:
         """Release ``lease``, and wait until that is answered; what fails needs no word.

@@ -61,12 +61,8 @@ def _kernel(app: Any, environ: Mapping[str, str]) -> dict[str, Any]:
 
 def notebook_path(app: Any, environ: Mapping[str, str]) -> str | None:
     """The path of a kernel's notebook, as its session or its editor names it."""
-    return environ.get(SESSION_NAME) or _vscode_path(app)
-
-
-def _vscode_path(app: Any) -> str | None:
-    shell = getattr(app, "shell", None)
-    path = getattr(shell, "user_ns", {}).get("__vsc_ipynb_file__")
+    names_there = getattr(getattr(app, "shell", None), "user_ns", {})
+    path = environ.get(SESSION_NAME) or names_there.get("__vsc_ipynb_file__")
     return path if isinstance(path, str) else None
 
 
