@@ -506,6 +506,8 @@ def test_a_quota_is_shown_as_one_would_type_it() -> None:
     assert forms.filled(quota_of(memory=parse_size("16GB"))).texts["memory"] == "16GB", "not in GiB"
     assert forms.filled(quota_of(budget={"hours": 20.0})).texts["gpu_hours"] == "20"
     assert forms.filled(quota_of(idle_timeout=450.0)).texts["idle_timeout"] == "7.5"
+    term = forms.filled(quota_of(gpu_hours=20.0, per="2026-10-01")).texts
+    assert (term["per"], term["first"]) == ("term", "2026-10-01")
 
 
 # -- CSV -------------------------------------------------------------------------------------------
