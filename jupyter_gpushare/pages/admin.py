@@ -316,10 +316,16 @@ class AdminCsvHandler(CsvHandler, AdminPage):
                 for name in ("since", "until")
             )
             for row in usage["rows"]:
-                figures = [hours(row[f"gpu_seconds_{name}"]) for name in ("held", "busy")]
-                more = [hours(row["gpu_seconds_charged"]), hours(row["resident_gib_seconds"])]
-                name = row["environment"]
-                rows.append([answer.node, name, since, until, *figures, row["leases"], *more])
-        header = ("node", "environment", "since", "until", "held_gpu_hours", "busy_gpu_hours")
-        more_header = ("charged_gpu_hours", "resident_gib_hours")
-        self.attach(f"gpu-hours-{window}.csv", to_csv((*header, "leases", *more_header), rows))
+                rows.append(
+                    [
+                        *(answer.node, row["environment"], since, until),
+                        *(hours(row["gpu_seconds_held"]), hours(row["gpu_seconds_busy"])),
+                        *(row["leases"], hours(row["gpu_seconds_charged"])),
+                        hours(row["resident_gib_seconds"]),
+                    ]
+                )
+        header = (
+            *("node", "environment", "since", "until", "held_gpu_hours", "busy_gpu_hours"),
+            *("leases", "charged_gpu_hours", "resident_gib_hours"),
+        )
+        self.attach(f"gpu-hours-{window}.csv", to_csv(header, rows))

@@ -159,10 +159,13 @@ class UsageCsvHandler(CsvHandler):
             names = day_names([document], offset_of(document, offset))
             for own in (document, *document.get("servers", ())):
                 for name, day in zip(names, own["days"], strict=True):
-                    figures = [hours(day["held"]), hours(day["busy"]), day["leases"]]
-                    more = (day["charged"], day["resident_gib_seconds"])
-                    figures += [hours(seconds) for seconds in more]
-                    rows.append([name, answer.node, own["environment"], *figures])
+                    rows.append(
+                        [
+                            *(name, answer.node, own["environment"]),
+                            *(hours(day["held"]), hours(day["busy"]), day["leases"]),
+                            *(hours(day["charged"]), hours(day["resident_gib_seconds"])),
+                        ]
+                    )
         header = (
             *("day", "node", "environment", "held_gpu_hours", "busy_gpu_hours", "leases"),
             *("charged_gpu_hours", "resident_gib_hours"),

@@ -25,6 +25,7 @@ from typing import Any
 
 import prometheus_client
 from jupyter_server.extension.application import ExtensionApp
+from jupyter_server.serverapp import ServerApp
 from traitlets import CaselessStrEnum, Dict, Int, Unicode, default
 
 from jupyter_gpushare.link.errors import NodeProblem
@@ -221,9 +222,8 @@ class GpuShareExtension(ExtensionApp):
     # -- the extension's life -----------------------------------------------------------------
 
     def initialize_settings(self) -> None:
-        """Make the parts; they start in :meth:`start_services`."""
-        server = self.serverapp
-        assert server is not None
+        """Make the parts; they start when the server's loop runs."""
+        server = self._server
         self._running = False
         self.node = self._make_node()
         self.link = NodeLink(
@@ -281,28 +281,27 @@ class GpuShareExtension(ExtensionApp):
         self.handlers.extend(kernel_routes(self.pythons, self.elsewhere))
         told, pages = self.audiences
         self.handlers.append(live_route(self.link, told))
-        assert self.serverapp is not None
-        settings = self.serverapp.web_app.settings
+        settings = self._server.web_app.settings
         site = make_site(self.link, settings, self.static_url_prefix)
         self.handlers.extend(page_routes(self.link, site, pages))
 
-    async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
-        await self.start_services()
+    @property
+    def _server(self) -> ServerApp:
+        assert self.serverapp is not None
+        return self.serverapp
 
-    async def start_services(self) -> None:
+    async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
         """Start what needs the running loop; twice is once."""
         if self._running:
             return
         self._running = True
-        server = self.serverapp
-        assert server is not None
         if self.node is not None:
             self.node.start()
         self.link.start()
         await self.door.open()
         self.lifecycle.start()
         prometheus_client.REGISTRY.register(self.metrics)
-        terminals = server.web_app.settings.get("terminal_manager")
+        terminals = self._server.web_app.settings.get("terminal_manager")
         if terminals is not None:
             self.kernel_environment.add_to_terminals(terminals)
 
@@ -333,11 +332,9 @@ class GpuShareExtension(ExtensionApp):
             self.log.exception("GPU sharing did not stop as it should; the server ends.")
 
     async def _stop_node(self) -> None:
-        server = self.serverapp
-        assert server is not None
         if self.node is None:
             return
-        if self.node.hosting and len(server.kernel_manager.list_kernel_ids()) > 0:
+        if self.node.hosting and len(self._server.kernel_manager.list_kernel_ids()) > 0:
             await self.node.leave()
             atexit.register(self.node.end_child)
         else:

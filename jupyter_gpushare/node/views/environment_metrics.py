@@ -85,9 +85,7 @@ class EnvironmentMetrics:
 
     def collect(self, state: State) -> Iterator[Any]:
         """All of them, as they are now."""
-        gpus: Tally[str] = Tally()
-        reserved: Tally[str] = Tally()
-        waiting: Tally[str] = Tally()
+        gpus, reserved, waiting = Tally[str](), Tally[str](), Tally[str]()
         for (name, _gpu), promised in state.reservations.items():
             gpus[self._label(name)] += 1
             reserved[self._label(name)] += promised.memory

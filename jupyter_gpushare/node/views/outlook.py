@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...policy.books import placement
 from ...policy.books.room import expected_of
 from ...policy.books.state import Lease, State
-from ...policy.recall.outlook import Idle, Outlook
+from ...policy.recall.outlook import Outlook
 from ...policy.words.config import PolicyConfig
 from ...policy.words.model import LeaseId
 from ...protocol import documents as doc
@@ -15,12 +15,19 @@ from .viewer import Viewer
 def outlook_document(state: State, outlook: Outlook | None, viewer: Viewer) -> doc.Outlook:
     """An outlook as JSON data; times in seconds, ``None`` for the unknown."""
     outlook = outlook or Outlook()
-    estimate = outlook.estimate
+    estimate, idle = outlook.estimate, outlook.idle
     told: doc.Outlook = {
         "estimate": None
         if estimate is None
         else {"low": estimate.low, "high": estimate.high, "basis": estimate.basis.value},
-        "idle": None if outlook.idle is None else _idle(state, outlook.idle, viewer),
+        "idle": None
+        if idle is None
+        else {
+            **_whose(state, idle.lease, viewer),
+            "idle": idle.idle,
+            "after": idle.after,
+            "left": idle.left,
+        },
         "idle_after": outlook.idle_after,
     }
     if outlook.stop is not None:
@@ -38,11 +45,6 @@ def _whose(state: State, name: LeaseId, viewer: Viewer) -> doc.WhoseTask:
         "environment": lease.environment if known else None,
         "name": lease.task.name if known else None,
     }
-
-
-def _idle(state: State, idle: Idle, viewer: Viewer) -> doc.IdleKernel:
-    whose = _whose(state, idle.lease, viewer)
-    return {**whose, "idle": idle.idle, "after": idle.after, "left": idle.left}
 
 
 def asked_memory(state: State, lease: Lease, largest: int, config: PolicyConfig) -> int | None:

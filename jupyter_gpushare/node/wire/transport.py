@@ -38,6 +38,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
@@ -707,7 +708,7 @@ class Transport:
         self._inherited = inherited
         self._server: asyncio.Server | None = None
         self._name: os.stat_result | None = None
-        self._next = 0
+        self._numbers = count(1)
         self.admission: Admission[Connection] = Admission(
             Places(limits.strangers, limits.connections, limits.connections_per_user)
         )
@@ -835,8 +836,7 @@ class Transport:
 
     def connect(self) -> Connection:
         """A new connection, for whoever listens."""
-        self._next += 1
-        return Connection(self, self._next)
+        return Connection(self, next(self._numbers))
 
     def _bind(self) -> socket.socket:
         # In a shared folder we make only the last one: others could have made those above it.
