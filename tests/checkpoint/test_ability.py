@@ -17,20 +17,37 @@ from jupyter_gpushare.node.checkpoint.ability import judge
 from jupyter_gpushare.node.checkpoint.worker import permutation
 from jupyter_gpushare.protocol.checkpoint import Cause
 
-from .conftest import Drive, Stage
+from .conftest import Stage
 
 
-def test_all_is_well(stage: Stage, gpu: str) -> None:
-    ability = stage.driver().probe()
+def test_what_the_driver_says_now_is_told(stage: Stage, gpu: str) -> None:
+    """All of it by one helper."""
+    driver, world = stage.driver(), stage.world
+    world.refuse_cuda(Cuda.NO_DEVICE)
+    ability = driver.probe()
+    assert (ability.usable, ability.cause) == (False, Cause.NO_DRIVER)
+    assert "CUDA_ERROR_NO_DEVICE" in ability.why
+    world.refuse_cuda(None)
+    ability = driver.probe()
     assert ability.usable, ability
     assert ability.cause is None
     assert "13.0" in ability.why
     assert (ability.cuda, ability.driver) == (13000, "580.0.stub")
-    assert [each.uuid for each in ability.gpus] == [gpu]
-    assert ability.gpus[0].persistence is True
+    assert [(each.uuid, each.persistence) for each in ability.gpus] == [(gpu, True)]
     assert ability.cautions == ()
     assert not ability.migration  # where to, with one GPU?
     assert "no two GPUs" in ability.migration_why
+    assert stage.drive(os.getpid()).probe().usable, "that it has no CUDA is no reason against it"
+    world.fault(Call.STATE, Cuda.OPERATING_SYSTEM)
+    ability = driver.probe()
+    assert (ability.usable, ability.cause) == (False, Cause.NOT_PERMITTED)
+    assert "ptrace" in ability.why
+
+
+def test_an_old_driver_touches_nothing(stage: Stage) -> None:
+    stage.world.set_version(12040)
+    assert stage.driver().probe().cause is Cause.OLD_DRIVER
+    assert stage.driver().park(5, 1).cause is Cause.NOT_SUPPORTED
 
 
 GPU = {"uuid": "GPU-0", "name": "A", "persistence": True, "mig": False}
@@ -58,34 +75,6 @@ def test_what_the_driver_says_is_judged(
     found = judge({**SAID, **other})
     assert (found.usable, found.cause, found.migration) == (cause is None, cause, migration)
     assert re.search(words, "\n".join((found.why, found.migration_why, *found.cautions)))
-
-
-def test_an_old_driver_touches_nothing(stage: Stage) -> None:
-    stage.world.set_version(12040)
-    assert stage.driver().probe().cause is Cause.OLD_DRIVER
-    assert stage.driver().park(5, 1).cause is Cause.NOT_SUPPORTED
-
-
-def test_it_may_not(stage: Stage) -> None:
-    stage.world.fault(Call.STATE, Cuda.OPERATING_SYSTEM)
-    ability = stage.driver().probe()
-    assert (ability.usable, ability.cause) == (False, Cause.NOT_PERMITTED)
-    assert "ptrace" in ability.why
-
-
-def test_a_process_without_cuda_is_no_reason_against_it(
-    cuda_world: CudaWorld, gpu: str, drive: Drive
-) -> None:
-    assert drive(os.getpid()).probe().usable
-
-
-def test_no_driver(stage: Stage) -> None:
-    stage.world.refuse_cuda(Cuda.NO_DEVICE)
-    ability = stage.driver().probe()
-    assert (ability.usable, ability.cause) == (False, Cause.NO_DRIVER)
-    assert "CUDA_ERROR_NO_DEVICE" in ability.why
-    stage.world.refuse_cuda(None)
-    assert stage.driver().probe().usable
 
 
 def test_no_driver_library(place: Path) -> None:
