@@ -345,8 +345,9 @@ def test_results_are_plain() -> None:
 
 
 def test_without_ray_it_says_what_to_install(
-    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(SweepError, match="pip install ray"):
         sweep(abs, [1], engine="ray", name="wide")
