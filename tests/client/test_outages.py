@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from support.kernel import Kernel, shows
 from support.livenode import LiveNode
 
 GPUS = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES', '')[:4])"
 ANSWER = 3.0  # seconds in which it must answer; the outages here are longer
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[LiveNode]:
-    with LiveNode(tmp_path, "2x24GiB", "--Policy.heartbeat_interval=0.2") as node:
-        yield node
 
 
 def kernel(node: LiveNode) -> Kernel:
@@ -26,9 +18,13 @@ def kernel(node: LiveNode) -> Kernel:
     return Kernel(node.directory, node.socket, **environ)
 
 
-def test_what_asks_meanwhile_waits_and_says_so(node: LiveNode) -> None:
+def test_what_asks_meanwhile_waits_and_says_so(tmp_path: Path) -> None:
     """A parked kernel's next cell, and the request of a kernel that has nothing yet."""
-    with kernel(node) as parked, kernel(node) as new:
+    with (
+        LiveNode(tmp_path, "2x24GiB", "--Policy.heartbeat_interval=0.2") as node,
+        kernel(node) as parked,
+        kernel(node) as new,
+    ):
         parked.ok("%gpushare request\n%gpushare park")
         new.ok("%gpushare status")
         (before,) = node.json("leases")["leases"]

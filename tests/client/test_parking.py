@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from support.scripted_node import GPU, LEASE, ScriptedNode, Visitor
 from jupyter_gpushare.client.memory.driver import Ability, DriverCheckpoint
 from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.session.lease import OwnState
+from jupyter_gpushare.client.words.display import TerminalDisplay
 from jupyter_gpushare.client.words.grant import Grant
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol.errors import Reason
@@ -109,31 +111,15 @@ def test_alice_keeps_her_variables_and_gets_a_gpu_again(node: RunningNode, tmp_p
 # -- a broker and a node manager that plays by a script ------------------------------------
 
 
-class Said:
-    """What the person reads, and a display that shows nothing."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def update(self, notice: Mapping[str, Any]) -> None:
-        """Not of interest here."""
-
-    def away(self, left: float) -> None:
-        """Neither."""
-
-    def done(self, text: str | None = None) -> None:
-        """Neither."""
-
-
 @contextmanager
 def broker_by(
     script: Callable[[Visitor], None], adapter: Any = None
-) -> Iterator[tuple[ScriptedNode, Broker, Said]]:
+) -> Iterator[tuple[ScriptedNode, Broker, list[str]]]:
     """A broker that was granted a lease by this whole script. ``adapter``: that of its torch."""
     with ScriptedNode(script) as node:
-        said = Said()
+        said = list[str]()
         environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
-        broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
+        broker = Broker(environ, make_display=partial(TerminalDisplay, None), say=said.append)
         if adapter is not None:
             broker._frameworks.add("torch", adapter, ModuleType("torch"))
         broker.request(Ask())
@@ -144,7 +130,7 @@ def broker_by(
 @contextmanager
 def idle_broker(
     script: Callable[[Visitor], None], adapter: Any = None
-) -> Iterator[tuple[ScriptedNode, Broker, Said]]:
+) -> Iterator[tuple[ScriptedNode, Broker, list[str]]]:
     """One that is idle. The script goes on where it has said so."""
 
     def whole(visitor: Visitor) -> None:
@@ -192,7 +178,7 @@ def test_only_between_cells_and_again_whenever_it_is_asked() -> None:
         shown = environ["CUDA_VISIBLE_DEVICES"]
         broker.set_activity(True)
         busy.set()
-        until(lambda: said.lines == ["Nearly spent."], "the budget's warning, and nothing else")
+        until(lambda: said == ["Nearly spent."], "the budget's warning, and nothing else")
         assert broker.state is OwnState.HELD
         broker.set_activity(False)
         node.wait_for(Method.GAVE, 2)
@@ -201,7 +187,7 @@ def test_only_between_cells_and_again_whenever_it_is_asked() -> None:
         assert broker.lease == LEASE
         assert environ["CUDA_VISIBLE_DEVICES"] == ""
         assert "JUPYTER_GPUSHARE_LEASE" not in environ
-        assert sum("Your variables are kept" in line for line in said.lines) == 1
+        assert sum("Your variables are kept" in line for line in said) == 1
         broker.set_activity(True)
         broker.cells.before_cell()
         assert broker.state is OwnState.HELD
@@ -225,17 +211,11 @@ def test_a_lease_that_is_resumed_begins_with_what_it_was_granted() -> None:
     """And not with the limit to which it was lifted before it was parked."""
     told: list[int | None] = []
 
-    class Limited:
-        """An adapter whose framework keeps to a limit that may change."""
+    def after(_module: ModuleType, grant: Grant | None) -> None:
+        told.append(None if grant is None else grant.gpus[0].memory)
 
-        name, catches_first_use, live_limits = "it", False, True
-
-        def cuda_started(self, module: ModuleType) -> bool:
-            return False
-
-        def after(self, module: ModuleType, grant: Grant | None) -> None:
-            told.append(None if grant is None else grant.gpus[0].memory)
-
+    limited = SimpleNamespace(name="it", catches_first_use=False, live_limits=True, after=after)
+    limited.cuda_started = lambda _module: False
     lifted = {"uuid": GPU["uuid"], "memory": 12 * 2**30}
 
     def script(visitor: Visitor) -> None:
@@ -244,7 +224,7 @@ def test_a_lease_that_is_resumed_begins_with_what_it_was_granted() -> None:
         is_parked(visitor)
         visitor.grant(visitor.expect(Method.RESUME))
 
-    with idle_broker(script, Limited()) as (_node, broker, _said):
+    with idle_broker(script, limited) as (_node, broker, _said):
         until(lambda: broker.state is OwnState.PARKED, "it is idle and asked")
         assert told[-1] == lifted["memory"]
         broker.cells.before_cell()
@@ -261,12 +241,12 @@ def test_an_error_of_the_node_manager_leaves_the_cell_alone() -> None:
     with idle_broker(script) as (_node, broker, said):
         until(lambda: broker.state is OwnState.PARKED, "it is idle and asked")
         broker.cells.before_cell()
-        assert "This cell runs without a GPU: The disk is full." in said.lines[-1]
+        assert "This cell runs without a GPU: The disk is full." in said[-1]
         assert broker.state is OwnState.PARKED
         assert broker.getting.ensure("import frame") is None
-        assert any("`import frame` goes on without a GPU" in line for line in said.lines)
+        assert any("`import frame` goes on without a GPU" in line for line in said)
         ended = "The parked GPU lease of this process has ended: Enough."
-        until(lambda: ended in said.lines, "an administrator took it")
+        until(lambda: ended in said, "an administrator took it")
         assert broker.state is OwnState.LOST
 
 

@@ -12,12 +12,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import NodeClient, RunningNode, token_file, until
+from support.node import RunningNode, token_file, until
 from support.program import program
 
 from jupyter_gpushare.protocol.messages import Method
@@ -37,42 +36,6 @@ def visible():
 def node(tmp_path: Path) -> Iterator[RunningNode]:
     with RunningNode(tmp_path, simulate="2x24GiB") as running:
         yield running
-
-
-@dataclass
-class Full:
-    """A node whose GPUs are all held by somebody else; ``me`` is the environment of our tasks."""
-
-    node: RunningNode
-    me: dict[str, str]
-    other: NodeClient
-    grant: dict[str, Any]
-
-    def status(self) -> dict[str, Any]:
-        with self.node.client("theirs") as client:
-            document: dict[str, Any] = client.call(Method.STATUS)
-        return document
-
-    def someone_waits(self) -> None:
-        until(lambda: self.status()["queue"], "a place in the queue")
-
-    def give_back(self) -> None:
-        self.other.call(Method.RELEASE, lease=self.grant["lease"])
-
-
-@pytest.fixture
-def full(tmp_path: Path) -> Iterator[Full]:
-    with (
-        # The other one is a plain client, which gives no sign of life.
-        RunningNode(
-            tmp_path,
-            config="c.Policy.heartbeat_timeout = 600.0\n",
-            arguments=[token_file(tmp_path, "me", "theirs", admin="theirs")],
-        ) as node,
-        node.client("theirs") as other,
-    ):
-        grant = other.request(gpus=2)
-        yield Full(node, {"JUPYTER_GPUSHARE_TOKEN": "me"}, other, grant)
 
 
 @pytest.fixture(scope="module")
@@ -222,18 +185,27 @@ tell(**facts, refused=refused, heavy=sorted(heavy & (set(sys.modules) - before))
 # -- waiting -----------------------------------------------------------------------------
 
 
-def test_a_stopped_node_manager_does_not_hold_up_an_interrupt(full: Full) -> None:
+def test_a_stopped_node_manager_does_not_hold_up_an_interrupt(tmp_path: Path) -> None:
     code = "try:\n    import torch\nexcept KeyboardInterrupt:\n    tell(interrupted=True)"
-    with Running(code, full.node.socket, **full.me) as task:
-        full.someone_waits()
-        os.kill(full.node.pid, signal.SIGSTOP)
-        begun = time.monotonic()
-        task.process.send_signal(signal.SIGINT)
-        assert task.hear() == {"interrupted": True}
-        assert task.end()[0] == 0
-        assert time.monotonic() - begun < 50
-        os.kill(full.node.pid, signal.SIGCONT)
-        until(lambda: not full.status()["queue"], "the queue is empty again")
+    tokens = token_file(tmp_path, "me", "theirs", admin="theirs")
+    # The other one is a plain client, which gives no sign of life.
+    config = "c.Policy.heartbeat_timeout = 600.0\n"
+    with (
+        RunningNode(tmp_path, config=config, arguments=[tokens]) as node,
+        node.client("theirs") as other,
+        node.client("theirs") as asks,
+    ):
+        other.request(gpus=2)
+        with Running(code, node.socket, JUPYTER_GPUSHARE_TOKEN="me") as task:
+            until(lambda: asks.call(Method.STATUS)["queue"], "a place in the queue")
+            os.kill(node.pid, signal.SIGSTOP)
+            begun = time.monotonic()
+            task.process.send_signal(signal.SIGINT)
+            assert task.hear() == {"interrupted": True}
+            assert task.end()[0] == 0
+            assert time.monotonic() - begun < 50
+            os.kill(node.pid, signal.SIGCONT)
+            until(lambda: not asks.call(Method.STATUS)["queue"], "the queue is empty again")
 
 
 # -- children ----------------------------------------------------------------------------

@@ -93,21 +93,13 @@ def test_a_cell_that_uses_it(cell: str) -> None:
         "%cd ..",
         "%timeit -n",
         "%run nowhere.py",
-    ],
-)
-def test_a_cell_that_does_not(cell: str) -> None:
-    assert used(cell) is None
-
-
-@pytest.mark.parametrize(
-    "cell",
-    [
+        # These ask themselves.
         "%gpushare request --memory 8GiB\nimport frame",
         "import frame\n%gpushare release",
         "from jupyter_gpushare.client import lease\nwith lease():\n    x",
     ],
 )
-def test_a_cell_that_asks_itself(cell: str) -> None:
+def test_a_cell_that_does_not_or_asks_itself(cell: str) -> None:
     assert used(cell) is None
 
 
