@@ -14,6 +14,7 @@ import pytest
 from support.cuda import CudaProgram, CudaWorld, children_of, end_helper, has_ended, helper_pid
 from support.cuda_fixtures import cuda_stubs, cuda_world
 from support.node import until
+from support.nvml import STATE_VARIABLE
 
 from jupyter_gpushare.client.memory.driver import DriverCheckpoint
 from jupyter_gpushare.protocol.checkpoint import Outcome
@@ -39,6 +40,22 @@ def helper_place() -> Iterator[Path]:
 @pytest.fixture
 def place() -> Iterator[Path]:
     """Where the helper of this test listens."""
+    with helper_place() as place:
+        yield place
+
+
+def one_world(cuda_stubs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CudaWorld]:
+    """For modules whose tests share a world with a GPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        state = tmp_path_factory.mktemp("world") / "gpus.state"
+        patch.setenv(STATE_VARIABLE, str(state))
+        world = CudaWorld(cuda_stubs, state)
+        world.add_gpu()
+        yield world
+
+
+def one_place() -> Iterator[Path]:
+    """And where their one helper listens, or the next one, where a test has killed it."""
     with helper_place() as place:
         yield place
 

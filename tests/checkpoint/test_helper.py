@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pynvml
 import pytest
@@ -19,6 +20,7 @@ from support.cuda import (
     Cuda,
     CudaWorld,
     children_of,
+    end_helper,
     has_ended,
     helper_pid,
 )
@@ -26,7 +28,24 @@ from support.node import until
 
 from jupyter_gpushare.protocol.checkpoint import Cause, Outcome, Result, State
 
-from .conftest import Drive, Stage
+from .conftest import Drive, Stage, one_place, one_world
+
+cuda_world = pytest.fixture(scope="module")(one_world)
+place = pytest.fixture(scope="module")(one_place)
+
+
+@pytest.fixture
+def gpu(cuda_world: CudaWorld) -> Iterator[str]:
+    """The first one of the world, in which all is well again after the test."""
+    first, *_others = cuda_world._devices
+    yield first
+    cuda_world.heal()
+
+
+@pytest.fixture
+def anew(place: Path) -> None:
+    """A helper that has not asked the driver yet."""
+    end_helper(place)
 
 
 @contextmanager
@@ -75,6 +94,7 @@ def test_park_gives_everything_back_and_resume_brings_it_again(stage: Stage, gpu
         assert shown(gpu) == {stage.program.pid: 5 * GIB + CONTEXT}
 
 
+@pytest.mark.usefixtures("anew")
 def test_resume_on_another_gpu(cuda_world: CudaWorld, drive: Drive) -> None:
     first, second, third = (cuda_world.add_gpu() for _ in range(3))
     with cuda_world.program({**os.environ, "CUDA_VISIBLE_DEVICES": first}) as program:
@@ -90,6 +110,7 @@ def test_resume_on_another_gpu(cuda_world: CudaWorld, drive: Drive) -> None:
     del second
 
 
+@pytest.mark.usefixtures("anew")
 def test_a_gpu_of_another_kind_is_refused_and_nothing_is_lost(
     cuda_world: CudaWorld, drive: Drive
 ) -> None:
@@ -146,6 +167,7 @@ def test_a_park_that_hangs_costs_a_worker_only(stage: Stage, call: Call, after: 
     well(driver.park(10, 1))
 
 
+@pytest.mark.usefixtures("anew")
 def test_a_driver_that_does_not_start(stage: Stage) -> None:
     driver = stage.driver()
     stage.world.hang(Call.INIT)

@@ -17,7 +17,6 @@ from typing import Any, cast
 import pytest
 from support.cuda import Call, CudaProgram, CudaWorld, children_of, has_ended
 from support.node import until
-from support.nvml import STATE_VARIABLE
 
 from jupyter_gpushare.client.memory.driver import DriverCheckpoint
 from jupyter_gpushare.node.checkpoint import locks
@@ -34,7 +33,7 @@ from jupyter_gpushare.protocol.checkpoint import (
 )
 from jupyter_gpushare.protocol.processes import start_time
 
-from .conftest import Drive, Stage, helper_place
+from .conftest import Drive, Stage, one_place, one_world
 
 RUNNING, LOCKED, CHECKPOINTED = 0, 1, 2
 #: Seconds in which a process is unlocked that nobody thinks of any more.
@@ -67,22 +66,8 @@ def held(
             wire.close()
 
 
-@pytest.fixture(scope="module")
-def cuda_world(cuda_stubs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CudaWorld]:
-    """One world with a GPU, for all tests here."""
-    with pytest.MonkeyPatch.context() as patch:
-        state = tmp_path_factory.mktemp("locks") / "gpus.state"
-        patch.setenv(STATE_VARIABLE, str(state))
-        world = CudaWorld(cuda_stubs, state)
-        world.add_gpu()
-        yield world
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
-    """Where one helper listens, or the next one, where a test has killed it."""
-    with helper_place() as place:
-        yield place
+cuda_world = pytest.fixture(scope="module")(one_world)
+place = pytest.fixture(scope="module")(one_place)
 
 
 @pytest.fixture(scope="module")
