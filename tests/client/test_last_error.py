@@ -77,10 +77,13 @@ def failing(refs: Refs) -> None:
     del handled
 
 
+@pytest.mark.parametrize("is_group", [False, True], ids=["alone", "in-a-group"])
 @pytest.mark.parametrize("looks", [False, True], ids=["unseen", "looked-at"])
-def test_the_variables_of_an_errors_functions_go(looks: bool) -> None:
+def test_the_variables_of_an_errors_functions_go(looks: bool, is_group: bool) -> None:
     refs = Refs()
-    error = raised(lambda: failing(refs))
+    error: Any = raised(lambda: failing(refs))
+    if is_group:
+        error = ExceptionGroup("two", [KeyError(1), error])
     if looks:  # as IPython does when it shows an error
         assert [frame.f_locals for frame in frames_of(error)]
     assert refs.alive() == {"batch", "activation", "handled"}
@@ -101,15 +104,6 @@ def test_python_and_ipython_forget_it_and_keep_another_one() -> None:
         assert hasattr(sys, "last_value") is (error is other)
     assert here.InteractiveTB.tb is None
     del error, frames, sys.last_type, sys.last_value, sys.last_traceback
-    assert refs.alive() == set()
-
-
-def test_a_group_is_looked_into() -> None:
-    refs = Refs()
-    inner = raised(lambda: failing(refs))
-    error = ExceptionGroup("two", [KeyError(1), inner])  # type: ignore[list-item]
-    del inner
-    forget(error, shell())
     assert refs.alive() == set()
 
 
@@ -310,9 +304,8 @@ def test_when_it_comes_back(when: AfterError) -> None:
 def test_an_error_that_has_a_name_keeps_what_it_has() -> None:
     refs, told = Refs(), list[str]()
     last = LastError(Asked(5 * GIB, 5 * GIB), lambda: AfterError.NEXT_CELL, told.append)
-    error = raised(lambda: failing(refs))
-    here = shell(err=error)
-    last.shown(error, here, is_tight=True)
+    here = shell(err=raised(lambda: failing(refs)))
+    last.shown(here.user_ns["err"], here, is_tight=True)
     last.before_cell("train()", here)
     assert refs.alive() == {"batch", "activation", "handled"}
     assert told[0].startswith("`err` keeps the last error")
