@@ -8,14 +8,13 @@ servers are another OS user's; bob's run as the Hub's own, who may do more, in n
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
 import pytest
-from support.hub import OS_USERS, Person, RunningHub, needs_hub, why_not
+from support.hub import OS_USERS, Person, RunningHub, needs_hub, why_not, xsrf_of
 from support.jupyter import Kernel, wait_for
 from support.node import NodeClient
 
@@ -104,12 +103,10 @@ def test_a_server_has_the_pages_for_its_owner(
         assert lease["id"] in page.text
         assert "frame-ancestors 'self'" in page.headers["content-security-policy"]
         assert browser.get(f"{address}admin").status_code == 403
-        xsrf = re.search(r'data-xsrf="([^"]+)"', page.text)
-        assert xsrf is not None
         form = {"lease": lease["id"]}
         assert browser.post(f"{address}release", data=form).status_code == 403
         assert mine(bob)
-        done = browser.post(f"{address}release", data={**form, "_xsrf": xsrf[1]})
+        done = browser.post(f"{address}release", data={**form, "_xsrf": xsrf_of(page)})
         assert "The GPU is released." in done.text
     assert not mine(bob)
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.hub import HOSTS, RunningHub, needs_hub
-from support.jupyter import wait_for
+from support.hub import HOSTS, RunningHub, needs_hub, xsrf_of
 from support.node import GIB, NodeClient
 
 pytestmark = needs_hub
@@ -22,7 +21,6 @@ NAMES = ("right", "nobody")
 @pytest.fixture(scope="module")
 def hub() -> Iterator[RunningHub]:
     with RunningHub.make(pages=True, external=True, more=HOSTS.format(names=NAMES)) as running:
-        wait_for(lambda: _is_up(running), 30, "the service")
         yield running
 
 
@@ -30,13 +28,6 @@ def hub() -> Iterator[RunningHub]:
 def right(hub: RunningHub) -> Path:
     """The socket of a second host's node manager."""
     return hub.start_other("right")
-
-
-def _is_up(hub: RunningHub) -> bool:
-    with contextlib.suppress(httpx.HTTPError):
-        answer = httpx.get(f"{hub.url}{PREFIX}health", timeout=60, trust_env=False, verify=False)
-        return answer.status_code == 200
-    return False
 
 
 def row_of(page: httpx.Response, name: str) -> str:
@@ -88,9 +79,7 @@ def test_a_host_is_taken_out_of_service_and_put_back(hub: RunningHub, right: Pat
         page = carols.get(f"{PREFIX}admin?host=right")
         assert "admin/drain?node=right" in page.text
         assert "admin/drain" not in hers.get(PREFIX).text
-        found = re.search(r'data-xsrf="([^"]+)"', page.text)
-        assert found is not None
-        wish = {"_xsrf": found[1], "node": "right"}
+        wish = {"_xsrf": xsrf_of(page), "node": "right"}
         assert "Take right out of service" in carols.get(f"{PREFIX}admin/drain?node=right").text
         assert carols.post(f"{PREFIX}admin/drain", data={**wish, "reason": " "}).status_code == 400
         out = carols.post(f"{PREFIX}admin/drain", data={**wish, "reason": "a new driver"})

@@ -20,7 +20,7 @@ import psutil
 import pytest
 import websocket
 from jsonschema import Draft202012Validator
-from support.hub import RunningHub, needs_hub
+from support.hub import RunningHub, needs_hub, xsrf_of
 from support.jupyter import wait_for
 from support.node import GIB, NodeClient
 from support.pageroutes import Who, visits
@@ -133,7 +133,7 @@ def test_every_page_is_for_those_whom_the_node_manager_lets(pages: Pages, who: W
     person = {Who.OTHER: "bob", Who.OWNER: "alice", Who.ADMIN: "carol"}.get(who)
     with pages.held("alice", "alices.ipynb", kernel_id="k") as (client, lease):
         gpu = client.call(Method.STATUS)["gpus"][0]["uuid"]
-        xsrf = field_of(pages.browsers[person]) if person else "0" * 32
+        xsrf = xsrf_of(pages.browsers[person].get(PREFIX)) if person else "0" * 32
         seen = {}
         for visit in visits(lease, gpu):
             fields = {**visit.fields, "_xsrf": xsrf} if visit.verb == "POST" else None
@@ -157,13 +157,6 @@ def test_every_page_is_for_those_whom_the_node_manager_lets(pages: Pages, who: W
     if who is Who.ADMIN:
         put_back = {"_xsrf": xsrf, "gpu": gpu, "action": "resume"}
         assert post(pages.browsers["carol"], "admin/drain", **put_back).status_code == 303
-
-
-def field_of(browser: httpx.Client) -> str:
-    """The XSRF token of somebody's login, as every page of theirs has it."""
-    match = re.search(r'data-xsrf="([^"]+)"', browser.get(PREFIX).text)
-    assert match is not None
-    return match[1]
 
 
 def test_a_token_without_the_scope_is_told_what_it_needs(pages: Pages) -> None:
@@ -274,7 +267,7 @@ def test_release_by_the_form_and_by_nothing_else(pages: Pages) -> None:
         for headers, more in (
             ({}, {}),
             ({}, {"_xsrf": "x"}),
-            ({}, {"_xsrf": field_of(bob)}),
+            ({}, {"_xsrf": xsrf_of(bob.get(PREFIX))}),
             ({**elsewhere, "Sec-Fetch-Mode": "navigate"}, {}),
             ({**elsewhere, "Sec-Fetch-Mode": "no-cors"}, {}),
             ({"Sec-Fetch-Mode": "websocket"}, {}),
@@ -284,7 +277,7 @@ def test_release_by_the_form_and_by_nothing_else(pages: Pages) -> None:
         # GETs change nothing.
         assert alice.get(f"{PREFIX}release", params={**wanted, "_xsrf": xsrf}).status_code == 405
         # Another's lease does not exist for bob.
-        answer = post(bob, "release", **wanted, _xsrf=field_of(bob))
+        answer = post(bob, "release", **wanted, _xsrf=xsrf_of(bob.get(PREFIX)))
         assert answer.status_code == 303
         assert "you have no such lease" in bob.get(PREFIX).text
         assert pages.leases("alice") == [lease]
@@ -389,7 +382,7 @@ def test_a_cookie_alone_does_nothing_by_rest(pages: Pages) -> None:
     carol = pages.browsers["carol"]
     path = f"{PREFIX}api/quotas/erin"
     assert carol.put(path, json={"gpus": 8}).status_code == 403
-    done = carol.put(path, json={"gpus": 8}, headers={"X-XSRFToken": field_of(carol)})
+    done = carol.put(path, json={"gpus": 8}, headers={"X-XSRFToken": xsrf_of(carol.get(PREFIX))})
     assert done.status_code == 200, done.text
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 import websocket
-from support.hub import RunningHub, free_ports, needs_hub
+from support.hub import RunningHub, free_ports, needs_hub, xsrf_of
 from support.node import NodeClient, until
 from support.runningpool import PoolHost, RunningPool
 
@@ -138,9 +138,7 @@ def own_of(page: httpx.Response) -> str:
 
 
 def form(browser: httpx.Client, **fields: str) -> dict[str, str]:
-    match = re.search(r'data-xsrf="([^"]+)"', browser.get(f"{PREFIX}admin").text)
-    assert match is not None
-    return {"_xsrf": match[1], **fields}
+    return {"_xsrf": xsrf_of(browser.get(f"{PREFIX}admin")), **fields}
 
 
 @STORY

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -28,19 +27,11 @@ c.Policy.budget_interval = 0.2
 """
 
 
-def start(directory: Path, config: str = CONFIG) -> RunningNode:
-    people: list[dict[str, Any]] = [
-        {"token": "guest", "environment": "guest"},
-        {"token": "member", "environment": "member", "groups": ["team", "club"]},
-        {"token": "configured", "environment": "configured", "groups": ["team"]},
-        {"token": "root", "environment": "root", "admin": True},
-    ]
-    tokens = directory / "tokens.json"
-    tokens.write_text(json.dumps({"tokens": people}))
-    tokens.chmod(0o600)
-    return RunningNode(
-        directory, simulate="4x24GiB", config=config, arguments=[f"--token-file={tokens}"]
-    )
+PEOPLE = {"guest": [], "member": ["team", "club"], "configured": ["team"], "root": []}
+
+
+def start(directory: Path) -> RunningNode:
+    return RunningNode(directory, simulate="4x24GiB", config=CONFIG, people=PEOPLE)
 
 
 def own(client: NodeClient) -> tuple[Any, ...]:

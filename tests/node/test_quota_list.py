@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -54,20 +53,12 @@ def listed(root: NodeClient) -> dict[str, Any]:
 
 
 def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens.json"
-    people: list[dict[str, Any]] = [
-        {"token": "holder-token", "environment": "holder"},
-        {"token": "member-token", "environment": "member", "groups": ["team"]},
-        {"token": "root-token", "environment": "root", "admin": True},
-    ]
-    tokens.write_text(json.dumps({"tokens": people}))
-    tokens.chmod(0o600)
-    arguments = [f"--token-file={tokens}"]
-    with RunningNode(tmp_path, simulate="4x24GiB", config=CONFIG, arguments=arguments) as node:
+    people = {"holder": [], "member": ["team"], "root": []}
+    with RunningNode(tmp_path, simulate="4x24GiB", config=CONFIG, people=people) as node:
         with (
-            node.client("holder-token") as holder,
-            node.client("member-token") as member,
-            node.client("root-token") as root,
+            node.client("holder") as holder,
+            node.client("member") as member,
+            node.client("root") as root,
         ):
             # Nobody has asked for anything yet: configured quotas and groups are known.
             rows = listed(root)
@@ -97,7 +88,7 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
             assert {**of_member, **told} == {**rows["member"], "reserve": None}
         node.restart()
         # Holder's process lives: the lease and the rest are known as before.
-        with node.client("root-token") as root:
+        with node.client("root") as root:
             assert listed(root) == rows
             root.call(Method.RELEASE, lease=own)
             root.call(Method.QUOTA_UNSET, environment="ghost")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import re
 import secrets
 import shutil
 import socket
@@ -184,6 +185,13 @@ def free_ports(count: int) -> list[int]:
                 probe.bind(("127.0.0.1", port))
                 found.append(port)
         return found
+
+
+def xsrf_of(page: httpx.Response) -> str:
+    """The XSRF token of somebody's login, as every page of theirs has it."""
+    match = re.search(r'data-xsrf="([^"]+)"', page.text)
+    assert match is not None, page.text
+    return match[1]
 
 
 class Person(HasServer):

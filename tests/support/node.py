@@ -66,14 +66,21 @@ def until(look: Callable[[], T], what: str, within: float = WITHIN) -> T:
     return found
 
 
-def token_file(directory: Path, *people: str, admin: str = "root", group: str = "") -> str:
+def token_file(
+    directory: Path,
+    *people: str,
+    admin: str = "root",
+    groups: Mapping[str, Sequence[str]] = {},
+    group: str = "",
+) -> str:
     """A node manager's option by which it knows people, and ``admin``, by their names as tokens.
 
-    All are members of ``group``, if there is one.
+    All are members of ``group``, if there is one, or each of those in ``groups``.
     """
-    groups = [group] if group else []
+    everybodys = [group] if group else []
     known = [
-        {"token": name, "environment": name, "admin": name == admin, "groups": groups}
+        {"token": name, "environment": name, "admin": name == admin}
+        | {"groups": groups.get(name, everybodys)}
         for name in people
     ]
     file = directory / "tokens.json"
@@ -98,7 +105,8 @@ class RunningNode:
 
     ``directory`` keeps the ledger, the socket and the log over restarts.
     ``config`` is the text of a configuration file (``c.Policy.… = …``). It knows ``people``, and
-    ``root`` as administrator, by their names as tokens; else by their OS user.
+    ``root`` as administrator, by their names as tokens (there may be groups by each name); else by
+    their OS user.
     """
 
     def __init__(
@@ -112,14 +120,15 @@ class RunningNode:
         shared: bool = False,
         ledger: Path | None = None,
         nameless: bool = True,
-        people: Sequence[str] = (),
+        people: Sequence[str] | Mapping[str, Sequence[str]] = (),
     ) -> None:
         self.nameless = nameless
         self.directory = directory
         self.simulate = simulate
         self.arguments = list(arguments)
         if people:
-            self.arguments.append(token_file(directory, *people))
+            groups = people if isinstance(people, Mapping) else {}
+            self.arguments.append(token_file(directory, *people, groups=groups))
         self.shared = shared
         self.ledger = ledger or directory / "ledger.sqlite"
         #: Descriptors that it inherits.
