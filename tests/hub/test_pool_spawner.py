@@ -8,8 +8,6 @@ that no other has, so that a status says where it comes from.
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -88,15 +86,10 @@ class Scene:
 
 def start_node(host: Host, hub: RunningHub, hub_address: str) -> None:
     """The host's own node manager, which knows people by the Hub."""
-    assert hub.node_arguments is not None
-    api = next(one for one in hub.node_arguments if "api_url" in one)
-    api = api.replace("127.0.0.1", hub_address)
-    line = [sys.executable, "-m", "jupyter_gpushare.cli", "node", f"--socket={NODE}"]
-    line += ["--hub", "--shared", f"--simulate={GPUS[host.name]}", "--Hub.service=gpushare", api]
-    line += [f"--Hub.api_token_file={hub.home}/hub-token", "--ledger=/run/ledger.sqlite"]
-    node = host.start(line, stdout=subprocess.PIPE, text=True)
-    assert node.stdout is not None
-    assert node.stdout.readline().startswith("ready ")
+    host.start_node(
+        *hub.known_here(hub_address),
+        *(f"--simulate={GPUS[host.name]}", "--ledger=/run/ledger.sqlite", f"--socket={NODE}"),
+    )
 
 
 @pytest.fixture(scope="module")

@@ -35,17 +35,10 @@ def server(home: Home) -> Iterator[Server]:
     with tempfile.TemporaryDirectory(prefix="gk-") as text, Hosts(("b",), real=True) as hosts:
         folder = Path(text)
         prefix = serve_ssh(hosts["b"], folder)
-        node = hosts["b"].start(
-            [
-                *(sys.executable, "-m", "jupyter_gpushare.cli", "node", "--simulate=3x40GiB"),
-                "--socket=/run/jupyter-gpushare/node.sock",
-                "--ledger=/run/ledger.sqlite",
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
+        hosts["b"].start_node(
+            *("--simulate=3x40GiB", "--ledger=/run/ledger.sqlite"),
+            "--socket=/run/jupyter-gpushare/node.sock",
         )
-        assert node.stdout is not None
-        assert node.stdout.readline().startswith("ready ")
         (home.path / "config" / "jupyter_server_config.py").write_text(
             f"c.PoolProvisioner.ssh = {prefix[:-2]!r}\n"
             f"c.PoolProvisioner.destinations = { {'b': prefix[-2]}!r}\n"

@@ -44,12 +44,9 @@ __all__ = [
 class Cuda(Enum):
     """Answers of the driver that tests give or expect."""
 
-    INVALID_VALUE = 1
     OUT_OF_MEMORY = 2
-    NOT_INITIALIZED = 3
     NO_DEVICE = 100
     OPERATING_SYSTEM = 304
-    ILLEGAL_STATE = 401
     LAUNCH_FAILED = 719
     NOT_PERMITTED = 800
     NOT_SUPPORTED = 801
@@ -65,7 +62,6 @@ class Call(Enum):
     CHECKPOINT = "cuCheckpointProcessCheckpoint"
     RESTORE = "cuCheckpointProcessRestore"
     UNLOCK = "cuCheckpointProcessUnlock"
-    ALLOCATE = "cuMemAlloc"
 
 
 def build_stubs(directory: Path) -> Path:

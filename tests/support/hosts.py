@@ -124,6 +124,13 @@ class Host:
         self._begun = [one for one in self._begun if one.poll() is None] + [process]
         return process
 
+    def start_node(self, *words: str) -> None:
+        """Start ``jupyter gpushare node``, and return when it serves."""
+        command = [sys.executable, "-m", "jupyter_gpushare.cli", "node", *words]
+        node = self.start(command, stdout=subprocess.PIPE, text=True)
+        assert node.stdout is not None
+        assert node.stdout.readline().startswith("ready ")
+
     def ask(self, command: Sequence[str], **options: Any) -> str:
         """Run it there to its end; what it printed. Raises ``CalledProcessError``."""
         options = {"check": True, "capture_output": True, "text": True, "timeout": 60} | options

@@ -365,15 +365,19 @@ class RunningHub:
 
     def start_other(self, name: str, simulate: str = "2x24GiB") -> Path:
         """Start the node manager of another host, which asks this Hub; its socket."""
-        assert self.node_arguments is not None
-        own = [one for one in self.node_arguments if not one.startswith(("--ledger", "--simulate"))]
         path = self.home / name / "node.sock"
         self.others[name] = self._launch(
             *("jupyter_gpushare.cli", "node", f"--socket={path}", f"--simulate={simulate}"),
-            *(*own, f"--ledger={self.home}/{name}.sqlite"),
+            *(*self.known_here(), f"--ledger={self.home}/{name}.sqlite"),
         )
         wait_for(lambda: self._listens(path), 60, f"the node manager of {name}")
         return path
+
+    def known_here(self, at: str = "127.0.0.1") -> list[str]:
+        """Of a node manager elsewhere, what makes it ask this Hub, which it reaches ``at``."""
+        assert self.node_arguments is not None
+        own = (one for one in self.node_arguments if not one.startswith(("--ledger", "--simulate")))
+        return [one.replace("127.0.0.1", at) for one in own]
 
     def _listens(self, path: Path | None = None) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:

@@ -178,12 +178,14 @@ class RunningNode:
         process = self.launch(**extra_environ)
         assert process.stdout is not None
         # The process may die at a failpoint before it serves: then the line is empty.
-        alarm = _Alarm(within, process)
-        with alarm:
+        alarm = threading.Timer(within, process.kill)
+        alarm.start()
+        try:
             line = process.stdout.readline()
-        assert line.startswith("ready "), (
-            f"the node manager did not start{' in time' if alarm.rang else ''}:\n{self.story()}"
-        )
+        finally:
+            alarm.cancel()
+            alarm.join()
+        assert line.startswith("ready "), f"it did not start within {within} s:\n{self.story()}"
         return self
 
     @property
@@ -262,27 +264,6 @@ class RunningNode:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class _Alarm:
-    """Kills a process that does not get ready, so that reading from it ends."""
-
-    def __init__(self, seconds: float, process: subprocess.Popen[str]) -> None:
-        self.rang = False
-        self._process = process
-        self._timer = threading.Timer(seconds, self._ring)
-
-    def _ring(self) -> None:
-        self.rang = True
-        self._process.kill()
-
-    def __enter__(self) -> _Alarm:
-        self._timer.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-        self._timer.join()
 
 
 class NodeClient:

@@ -118,23 +118,13 @@ class PoolHub:
         cli = [sys.executable, "-m", "jupyter_gpushare.cli"]
         join = [f"--name={host.name}", f"--address={host.address}", f"--port={PORT}"]
         host.ask([*cli, "pool", "join", token, *join, "--directory=/run/pool"])
-        hub = self.hub
-        assert hub.node_arguments is not None
-        api = next(one for one in hub.node_arguments if "api_url" in one)
-        node = host.start(
-            [
-                *(*cli, "node", "--hub", "--shared", f"--simulate={GPUS[host.name]}"),
-                *("--Hub.service=gpushare", api.replace("127.0.0.1", self.hosts.address)),
-                *(f"--Hub.api_token_file={hub.home}/hub-token", "--ledger=/run/ledger.sqlite"),
-                *(f"--socket={NODE}", f"--NodeManagerApp.pool_listen=0.0.0.0:{PORT}"),
-                # What a test lets somebody hold sends no heartbeats.
-                "--Policy.heartbeat_timeout=600",
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
+        host.start_node(
+            *self.hub.known_here(self.hosts.address),
+            *(f"--simulate={GPUS[host.name]}", "--ledger=/run/ledger.sqlite"),
+            *(f"--socket={NODE}", f"--NodeManagerApp.pool_listen=0.0.0.0:{PORT}"),
+            # What a test lets somebody hold sends no heartbeats.
+            "--Policy.heartbeat_timeout=600",
         )
-        assert node.stdout is not None
-        assert node.stdout.readline().startswith("ready ")
 
     def any_host_kernel(self, who: str, *options: str) -> None:
         """What somebody does once: the launcher shows "any GPU in the pool" on their servers."""
