@@ -9,6 +9,7 @@ import os
 import pwd
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -132,3 +133,26 @@ def test_nobody_else_gets_the_pages_port_whoever_is_killed(
         robber.try_again()
         assert visit() == 503
         assert set(robber.said()) == {"nothing"}
+
+
+# -- internal_ssl ----------------------------------------------------------------------------------
+
+MORE = """
+c.JupyterHub.internal_ssl = True
+c.JupyterHub.internal_certs_location = HOME + "/internal-ssl"
+c.JupyterHub.hub_bind_url = c.JupyterHub.hub_bind_url.replace("http:", "https:")
+c.ConfigurableHTTPProxy.api_url = c.ConfigurableHTTPProxy.api_url.replace("http:", "https:")
+"""
+
+
+@pytest.mark.story(
+    *("jupyter_gpushare/hub/setup", "jupyter_gpushare/node/people/hub", "tests/hub/"),
+    *("jupyter_gpushare/node/configuration", "jupyter_gpushare/protocol/keeper"),
+)
+def test_groups_quotas_and_people_come_over_internal_ssl() -> None:
+    """The node manager and the pages ask the Hub as they do without."""
+    with RunningHub.make(pages=True, more=MORE) as hub:
+        # Her group's quota: the node manager has read groups, and knows her by her token.
+        with closing(hub.person("alice").browser()) as browser:
+            page = browser.get("/services/gpushare/").text
+        assert "8 GiB" in page, f"{page}\n{hub.tail()}"
