@@ -271,17 +271,14 @@ def test_what_does_not_come_back_stays_and_is_tried_again() -> None:
 
 def test_what_makes_a_checkpoint_dangerous_is_looked_at_first() -> None:
     driver = Driver(usable=True)
-    up = Ladder(
-        lambda: [Framework("f", None)],
-        driver,  # type: ignore[arg-type]
-        lambda text: None,
-        lambda gpus, seen: f"NCCL runs on {gpus[0]}.",
-    )
+    up = ladder(None, driver=driver)
+    up._objection = lambda gpus, _seen: f"NCCL runs on {gpus[0]}."
     with pytest.raises(CannotGive, match="NCCL runs on GPU-1"):
         up.give(need(5 * GIB, 0), no_plan)
     assert driver.log == []
-    assert up.ability(["GPU-1"]) == (Rung.NONE, up.ability(["GPU-1"])[1])
-    assert "NCCL" in up.ability(["GPU-1"])[1]
+    rung, why = up.ability(["GPU-1"])
+    assert rung is Rung.NONE
+    assert "NCCL" in why
 
 
 def test_nothing_measured_is_taken_for_a_context() -> None:
@@ -342,10 +339,11 @@ def test_kernels_of_one_user_park_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_it_says_what_it_could_do() -> None:
-    assert ladder(Tensors(1), usable=True).ability(["GPU-1"]) == (Rung.DRIVER, "")
-    assert ladder(Tensors(1)).ability(["GPU-1"]) == (Rung.STORAGE, "The driver is too old.")
-    assert ladder(Tensors(1), None).ability(["GPU-1"])[0] is Rung.TRIM
-    assert ladder(None).ability(["GPU-1"])[0] is Rung.NONE
+    gpus = ["GPU-1"]
+    assert ladder(Tensors(1), usable=True).ability(gpus) == (Rung.DRIVER, "")
+    assert ladder(Tensors(1)).ability(gpus) == (Rung.STORAGE, "The driver is too old.")
+    assert ladder(Tensors(1), None).ability(gpus)[0] is Rung.TRIM
+    assert ladder(None).ability(gpus)[0] is Rung.NONE
 
 
 @settings(deadline=None)
