@@ -28,13 +28,17 @@ class NodesHandler(JsonHandler):
     async def get(self) -> None:
         if self.site.hosts is not None:
             # The pool knows; a link to each of a hundred hosts would be too many.
-            told = self.site.hosts.hosts(self.viewer)
-            rows = [(one.name, one.state is not HostState.AWAY, one.problem) for one in told]
-            keys = ("name", "connected", "message")
-            self.answer({"nodes": [dict(zip(keys, row, strict=True)) for row in rows]})
-            return
-        names = list(self.site.pool.nodes)
-        self.answer({"nodes": await asyncio.gather(*(self._look(name) for name in names))})
+            nodes = [
+                {
+                    "name": one.name,
+                    "connected": one.state is not HostState.AWAY,
+                    "message": one.problem,
+                }
+                for one in self.site.hosts.hosts(self.viewer)
+            ]
+        else:
+            nodes = await asyncio.gather(*(self._look(name) for name in self.site.pool.nodes))
+        self.answer({"nodes": nodes})
 
     async def _look(self, name: str) -> dict[str, Any]:
         with refusals():
