@@ -83,18 +83,13 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Runn
 
 def unpack(path: Path) -> dict[str, str]:
     with tarfile.open(path) as archive:
-        found = {}
-        for member in archive.getmembers():
-            assert member.name.startswith("gpushare/")
-            file = archive.extractfile(member)
-            assert file is not None
-            found[member.name.removeprefix("gpushare/")] = file.read().decode()
-    return found
+        return {
+            str(Path(name).relative_to("gpushare")): archive.extractfile(name).read().decode()  # type: ignore[union-attr]
+            for name in archive.getnames()
+        }
 
 
-def bundle(
-    node: RunningNode, folder: Path, *more: str
-) -> tuple[subprocess.CompletedProcess[str], Path]:
+def bundle(node: RunningNode, folder: Path) -> tuple[subprocess.CompletedProcess[str], Path]:
     """Made in this process; see `without_slow_checks`."""
     target = folder / "out.tar.gz"
     config = folder / "config"
@@ -108,9 +103,8 @@ def bundle(
         "JUPYTERHUB_API_TOKEN": HUB_TOKEN,
         "AWS_SECRET_ACCESS_KEY": AWS,
     }
-    command = ("doctor", f"--bundle={target}", f"--log={folder}/planted.log", *more)
-    done = in_process(*command, environ=environ)
-    return done, target
+    command = ("doctor", f"--bundle={target}", f"--log={folder}/planted.log")
+    return in_process(*command, environ=environ), target
 
 
 def test_it_helps_and_tells_nothing_that_was_planted(
@@ -127,10 +121,8 @@ def test_it_helps_and_tells_nothing_that_was_planted(
     }
     whole = "\n".join(parts.values())
     hidden = (ALICE, BOB, HUB_TOKEN, HUB_TOKEN[:7] + "\n", AWS, COOKIE, PASSWORD, "dear one")
-    hidden = (*hidden, "love letters", BOBS_KERNEL, BOBS_JOB)
-    for text in (*hidden, "bobby-tables", "carolina", "db_url"):
-        assert text not in whole, text
-    for text in ("people-like-us", "fine-people", "//gpushare"):
+    hidden = (*hidden, "love letters", BOBS_KERNEL, BOBS_JOB, "bobby-tables", "carolina", "db_url")
+    for text in (*hidden, "people-like-us", "fine-people", "//gpushare"):
         assert text not in whole, text
     # What helps is there.
     status = json.loads(parts["status.json"])
@@ -257,17 +249,18 @@ def test_a_name_in_quotes_is_taken_out_whole(line: str) -> None:
     assert ("gpus" in line) == ("gpus" in told), "and nothing else"
 
 
-def test_ones_own_name_stays_in_quotes_too() -> None:
+def test_ones_own_name_stays_and_people_and_groups_have_none() -> None:
     line = 'environment="dave smith" by=dave'
     assert Redactor().log(line, "dave smith") == f'environment="dave smith" by={mark("dave")}'
+    told = Redactor().log('x{environment="bob",group="few"} 1\nquota.set group=few by=eve', "alice")
+    assert not any(name in told for name in ("bob", "few", "eve"))
 
 
 @pytest.mark.parametrize("home", ["/home/", "/Users/"])
 def test_whose_files_they_are_is_not_told(home: str) -> None:
-    told = Redactor().text(f"cannot read {home}dave/papers/notes.txt: no such file; {home}eve")
-    assert told == (
-        f"cannot read {home}{mark('dave')}/papers/notes.txt: no such file; {home}{mark('eve')}"
-    )
+    text = "cannot read {0}{1}/papers/notes.txt: no such file; {0}{2}"
+    told = Redactor().text(text.format(home, "dave", "eve"))
+    assert told == text.format(home, mark("dave"), mark("eve"))
 
 
 @pytest.mark.parametrize("url", ["https://{}:pass@hub/x", "https://{}@hub/x", "db://{}:@hub/x"])
@@ -301,30 +294,21 @@ def test_names_of_secrets_are_known(name: str) -> None:
 
 
 def test_an_administrators_history_has_others_without_names_and_texts() -> None:
-    def event(who: str | None, kind: str, text: str) -> dict[str, object]:
-        return {"environment": who, "kind": kind, "text": text, "lease": "l", "detail": "d"}
-
-    events = [
-        event("bobby", "LeaseGranted", "got 1 GPU"),
-        event("alice", "LeaseQueued", "love.ipynb asked for 1 GPU"),
-        event("alice", "LeaseGranted", "got 1 GPU"),
-        event(None, "GpuRemoved", "GPU-1 is gone"),
-        event(
-            None, "ServiceChanged", "The whole node is taken out of service by carolina: new GPUs"
-        ),
-        event("alice", "GroupsChanged", "groups: people-like-us"),
-        event("alice", "OfALaterRelease", "carolina did it"),
-    ]
-    told = own_history({"events": events}, "alice")["events"]
-    assert [row["text"] for row in told] == [
-        *("LeaseGranted", "LeaseQueued", "got 1 GPU", "GPU-1 is gone"),
-        *("ServiceChanged", "GroupsChanged", "OfALaterRelease"),
-    ]
-    assert [row["environment"] for row in told] == [
-        *(mark("bobby"), "alice", "alice", None, None, "alice", "alice")
-    ]
-    assert [row["lease"] for row in told] == [None, "l", "l", None, None, "l", "l"]
-    assert {row["detail"] for row in told} == {None}
+    service = "The whole node is taken out of service by carolina: new GPUs"
+    for who, kind, text, is_told in (
+        ("bobby", "LeaseGranted", "got 1 GPU", False),
+        ("alice", "LeaseQueued", "love.ipynb asked for 1 GPU", False),
+        ("alice", "LeaseGranted", "got 1 GPU", True),
+        (None, "GpuRemoved", "GPU-1 is gone", True),
+        (None, "ServiceChanged", service, False),
+        ("alice", "GroupsChanged", "groups: people-like-us", False),
+        ("alice", "OfALaterRelease", "carolina did it", False),
+    ):
+        event = {"environment": who, "kind": kind, "text": text, "lease": "l", "detail": "d"}
+        (row,) = own_history({"events": [event]}, "alice")["events"]
+        assert row["text"] == (text if is_told else kind)
+        assert row["environment"] == (mark("bobby") if who == "bobby" else who)
+        assert (row["lease"], row["detail"]) == ("l" if who == "alice" else None, None)
 
 
 def test_an_administrators_status_has_nobodys_notebooks() -> None:
@@ -361,8 +345,3 @@ def test_whatever_the_status_says_is_private_is_left_out_and_learned(node: LiveN
     assert {told["queue"][1][name] for name in ("lease", "message", "outlook")} == {None}
     assert told["predictions"] == [{"kernel_id": None, "path": None, "batch": 8}]
     assert {"carolina", "bobby", "love letters", "eve"} <= learned
-
-
-def test_people_and_groups_in_metrics_and_logs_have_no_names() -> None:
-    told = Redactor().log('x{environment="bob",group="few"} 1\nquota.set group=few by=eve', "alice")
-    assert not any(name in told for name in ("bob", "few", "eve"))
