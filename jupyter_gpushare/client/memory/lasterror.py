@@ -150,8 +150,7 @@ def forget(error: BaseException, shell: Any) -> None:
     if any(one is getattr(sys, "last_value", None) for one in chain):
         for name in _LAST:
             sys.__dict__.pop(name, None)
-    shown = getattr(shell, "InteractiveTB", None)
-    if shown is not None:
+    if (shown := getattr(shell, "InteractiveTB", None)) is not None:
         shown.tb = shown.pdb = None  # `%debug` makes another one
     for one in chain:
         one.__traceback__ = None

@@ -230,9 +230,8 @@ class Stopping:
 
     def _tell_kept(self, why: str) -> None:
         """It was asked and goes on."""
-        grant, session = self._own.grant, self._line.session
-        is_joined = self._own.state is OwnState.JOINED
-        if grant is not None and session is not None and not is_joined:
+        grant, session, state = self._own.grant, self._line.session, self._own.state
+        if grant is not None and session is not None and state is not OwnState.JOINED:
             session.tell_surely(Method.KEPT, lease=grant.lease, reason=why[:1000])
 
     def _forget_timer(self) -> None:

@@ -200,8 +200,7 @@ class StepMeter:
                 self.on_step(use)
         except Exception as error:  # noqa: BLE001 - the user's training goes on
             self._failed(error)
-        gate = self.gate
-        if gate is not None:
+        if (gate := self.gate) is not None:
             try:
                 gate()
             except Exception as error:  # noqa: BLE001 - as above
