@@ -186,6 +186,7 @@ def test_whose_days_are_told_and_that_they_are_the_nodes_own(tmp_path: Path) -> 
             "some GPU-seconds are told",
         )
         alice.call(Method.RELEASE, lease=lease)
+        until(lambda: not alice.call(Method.STATUS)["leases"], "it is measured to be gone")
         told = [
             client.call(Method.USAGE_DAILY, days=2, environment="alice")
             for client in (alice, bob, root)
