@@ -293,7 +293,11 @@ FAST = (
 
 
 def fast(grace: float, *, one: float = 0.1, another: float = 60) -> str:
-    """A program that is asked once, with times (seconds) of the test's choice."""
+    """A program that is asked once, with times (seconds) of the test's choice.
+
+    What a program sleeps then is one of these times that is to pass, and no event tells its end:
+    0.2 s make a second signal another one, 0.7 s another ask, 60 s a program that comes to no gate.
+    """
     return FAST.format(grace=grace, one=one, another=another)
 
 
