@@ -5,24 +5,34 @@ A preset chooses a dozen of them, the configuration goes before it, and people s
 
 from __future__ import annotations
 
+import math
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jupyter_core.paths import jupyter_config_path
 from support.node import GIB, RunningNode
+from traitlets import Dict, TraitError, TraitType, Union
+from traitlets.config import Config, Configurable
 
 from jupyter_gpushare.cli.checks import node_manager
 from jupyter_gpushare.client.words.render import status_text
 from jupyter_gpushare.node import app
 from jupyter_gpushare.node.app import NodeManagerApp
-from jupyter_gpushare.node.configuration import Policy, Quotas
+from jupyter_gpushare.node.configuration import Connections, Hub, Policy, Quotas, Rhythm
+from jupyter_gpushare.node.people.hubidentity import HubTrust
 from jupyter_gpushare.node.settings.presets import CHOSEN, PRESETS, config_of, told_of
-from jupyter_gpushare.policy.words.model import Bytes, Gpu, GpuUuid, Quota
+from jupyter_gpushare.node.settings.traits import read
+from jupyter_gpushare.node.wire.transport import Limits
+from jupyter_gpushare.policy.words.config import PolicyConfig
+from jupyter_gpushare.policy.words.model import Bytes, Gpu, GpuUuid, HolderAction, Quota
+from jupyter_gpushare.policy.words.turns import ShareMode
 from jupyter_gpushare.protocol import names
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.quotas.config import NodeSize, configure, parse_quota
+from jupyter_gpushare.traits import Told
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -75,10 +85,6 @@ def test_status_and_doctor_say_which_holds_and_what_is_set_otherwise(tmp_path: P
 # -- quotas ----------------------------------------------------------------------------------------
 
 NODE = NodeSize(4, 24 * GIB)
-
-
-def gpu(index: int, memory: int) -> Gpu:
-    return Gpu(GpuUuid(f"GPU-{index}"), index, "a GPU", Bytes(memory))
 
 
 @pytest.mark.parametrize(
@@ -136,13 +142,13 @@ def test_what_is_refused_says_where_and_why(given: Any, said: str) -> None:
 
 
 def test_a_part_is_one_of_the_smallest_gpu_so_that_it_fits_on_any() -> None:
-    node = NodeSize.of([gpu(0, 80 * GIB), gpu(1, 24 * GIB)])
-    assert node == NodeSize(2, 24 * GIB)
-    command = configure(0.0, node, {"gpus": 1, "memory": 0.5}, {}, {})
-    assert command.default.memory == 12 * GIB
-
-
-def test_without_gpus_a_configuration_is_still_read() -> None:
+    gpus = [
+        Gpu(GpuUuid(f"GPU-{index}"), index, "a GPU", Bytes(gib * GIB))
+        for index, gib in enumerate((80, 24))
+    ]
+    command = configure(0.0, NodeSize.of(gpus), {"memory": 0.5}, {}, {})
+    assert command.default == Quota(2, Bytes(12 * GIB))
+    # Without GPUs a configuration is still read.
     command = configure(0.0, NodeSize.of([]), {"memory": 0.5}, {"g": {"gpus": "all"}}, {})
     assert command.default == Quota(0, Bytes(2 * 2**20))
 
@@ -164,34 +170,127 @@ def test_a_setting_that_nothing_has_is_refused_as_a_wrong_quota_is(
 NAME = "jupyter_gpushare_node_config.py"
 
 
-def generate(*arguments: str) -> NodeManagerApp:
-    node = NodeManagerApp()
-    node.initialize([*arguments, "--generate-config"])
-    node.write_default_config()
-    return node
-
-
-@pytest.mark.parametrize("flag", ["--hub", "--shared"])
-def test_of_a_service_it_is_written_for_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flag: str
+@pytest.mark.parametrize(
+    ("flag", "folder", "said"),
+    [
+        ("--hub", "for-all", "JupyterHub's and systemd's too"),
+        ("--shared", "for-all", "JupyterHub's and systemd's too"),
+        ("--debug", "ones-own", "add --hub, as root"),
+    ],
+)
+def test_a_configuration_is_written_for_all_or_for_oneself(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flag: str,
+    folder: str,
+    said: str,
 ) -> None:
     assert app.FOR_ALL in jupyter_config_path()  # read for every user
-    place = tmp_path / "etc" / "jupyter"
-    monkeypatch.setattr(app, "FOR_ALL", str(place))
-    generate(flag)
-    assert "c.Quotas.default" in (place / NAME).read_text()
-    assert stat.S_IMODE(place.stat().st_mode) == 0o755
-    said = capsys.readouterr().out
-    assert str(place / NAME) in said
-    assert "JupyterHub's and systemd's too" in said
+    monkeypatch.setattr(app, "FOR_ALL", str(tmp_path / "for-all"))
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "ones-own"))
+    node = NodeManagerApp()
+    node.initialize([flag, "--generate-config"])
+    node.write_default_config()
+    assert "c.Quotas.default" in (tmp_path / folder / NAME).read_text()
+    told = capsys.readouterr().out
+    assert said in told
+    assert str(tmp_path / "for-all") in told
+    if folder == "for-all":
+        assert stat.S_IMODE((tmp_path / folder).stat().st_mode) == 0o755
 
 
-def test_of_ones_own_it_is_written_for_oneself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+# -- each number ----------------------------------------------------------------------------------
+
+#: Each trait is tried by itself, so one that is added later cannot be forgotten.
+CLASSES: tuple[type[Configurable], ...] = (Policy, Connections, Hub, NodeManagerApp)
+
+
+def numbers() -> Iterator[tuple[type[Configurable], str, object]]:
+    """Each of our traits that takes a number, and how a number is put into it."""
+    for owner in CLASSES:
+        for name, trait in owner.class_own_traits(config=True).items():
+            if takes_numbers(trait):
+                yield owner, name, None
+            elif isinstance(trait, Dict) and takes_numbers(trait._value_trait):
+                yield owner, name, "H200"
+
+
+def takes_numbers(trait: TraitType[object, object] | None) -> bool:
+    if isinstance(trait, Union):
+        return any(takes_numbers(one) for one in trait.trait_types)
+    if isinstance(trait, Told):
+        return trait.parser in ("times.parse_duration", "sizes.parse_burst", "sizes.parse_size")
+    return type(trait).__name__ in ("Float", "CFloat", "Finite")
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(("owner", "name", "key"), list(numbers()))
+def test_no_number_without_an_end(
+    owner: type[Configurable], name: str, key: str | None, bad: float
 ) -> None:
-    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
-    generate()
-    assert (tmp_path / NAME).exists()
-    said = capsys.readouterr().out
-    assert "add --hub, as root" in said
-    assert app.FOR_ALL in said
+    config = Config({owner.__name__: {name: bad if key is None else {key: bad}}})
+    with pytest.raises(TraitError, match=name):
+        owner(config=config)
+
+
+def test_on_the_command_line_too_and_it_says_which_and_what_to_do() -> None:
+    app = NodeManagerApp()
+    app.parse_command_line(["--Policy.quantum=nan"])
+    with pytest.raises(TraitError) as raised:
+        Policy(config=app.config)
+    assert str(raised.value) == (
+        "Policy.quantum = 'nan' cannot be used: it is not a time: write seconds, or 90s, 10m, "
+        "1.5h, 1h30m, 7d."
+    )
+
+
+@pytest.mark.parametrize(
+    ("owner", "kind"),
+    [(Policy, PolicyConfig), (Policy, Rhythm), (Connections, Limits), (Hub, HubTrust)],
+)
+def test_what_nobody_configured_is_the_default_of_the_code(
+    owner: type[Configurable], kind: type[object]
+) -> None:
+    assert read(owner(), kind) == kind()
+
+
+def test_settings_are_read_as_people_write_them() -> None:
+    parts = {
+        "idle_timeout": "1h30m",
+        "keep_for": 600,
+        "idle_timeouts": {"H200": "10m", "A100": 60},
+        "park_residue": "2GiB",
+        "driver_tolerance": 0,
+        "burst_memory": "40GiB",
+        "burst_headroom": 0.25,
+        "audit_action": "report",
+        "stalled_action": "kill",
+        "share_modes": {"H200": "time"},
+    }
+    policy = read(Policy(config=Config({"Policy": parts})), PolicyConfig)
+    assert (policy.idle_timeout, policy.keep_for) == (5400.0, 600.0)
+    assert policy.idle_timeouts == (("A100", 60.0), ("H200", 600.0))
+    assert (policy.park_residue, policy.driver_tolerance) == (2 * 2**30, 0)
+    assert (policy.burst_memory, policy.burst_headroom) == (40 * 2**30, 0.25)
+    assert (policy.audit_action, policy.stalled_action) == (HolderAction.WAIT, HolderAction.KILL)
+    assert policy.share_modes == (("H200", ShareMode.TIME),)
+    for given, burst in ((float(40 * 2**30), 40 * 2**30), (0.9, 0.9)):
+        other = Policy(config=Config({"Policy": {"burst_memory": given}}))
+        assert read(other, PolicyConfig).burst_memory == burst
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        *[("burst_memory", bad) for bad in ("nan", "inf", "-1", -1, 1.5, "1.5", True)],
+        *[("burst_headroom", bad) for bad in ("nan", -0.5)],
+        *[("idle_timeouts", {"H200": bad}) for bad in (-1, "soon")],
+        *[("idle_timeout", -1), ("min_idle", "x"), ("keep_for", 0), ("quantum", 0)],
+        *[("park_residue", bad) for bad in (-1, "much", 1.5)],
+        *[("stalled_action", "report"), ("audit_action", "wait"), ("budget_warning", 1.5)],
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused_by_name(name: str, bad: object) -> None:
+    with pytest.raises(TraitError, match=name):
+        Policy(config=Config({"Policy": {name: bad}}))

@@ -1,7 +1,11 @@
-"""The log has one line for each event, says which call it came from, and has no secrets."""
+"""The log has one line for each event, says which call it came from, and has no secrets.
+
+People read a sentence of each event, and not the name of a class.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import logging
@@ -13,10 +17,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 from support.clock import FakeClock
-from support.node import NodeClient, RemoteError, RunningNode, until
+from support.node import GIB, NodeClient, RemoteError, RunningNode, until
 
+from jupyter_gpushare.ledger.codec import to_record
 from jupyter_gpushare.node.host.outcome import Outcome
 from jupyter_gpushare.node.views import logs
+from jupyter_gpushare.node.views.history import entry, telling
 from jupyter_gpushare.node.views.logs import (
     EventLog,
     JsonFormatter,
@@ -28,9 +34,21 @@ from jupyter_gpushare.node.views.logs import (
 )
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.commands import Tick
 from jupyter_gpushare.policy.words.described import Line, OneOf
-from jupyter_gpushare.policy.words.events import EVENTS, Event
+from jupyter_gpushare.policy.words.events import EVENTS
+from jupyter_gpushare.policy.words.model import (
+    Activity,
+    Allocation,
+    Bytes,
+    EndReason,
+    EnvironmentName,
+    GpuUuid,
+    LeaseId,
+    ProcessId,
+    Quota,
+)
 from jupyter_gpushare.protocol.messages import Method
 
 ALICE = "Alices-token-2f6b1d0c"
@@ -83,15 +101,24 @@ def whole(client: NodeClient, **more: Any) -> Any:
     return client.send(Method.REQUEST, task=task, **more)
 
 
-def test_a_late_grant_names_the_request_that_waited_for_it(tmp_path: Path) -> None:
-    with node(tmp_path, config="c.Policy.max_tasks_per_gpu = 1\n") as running:
-        with running.client(ALICE) as alice, running.client(BOB) as bob:
-            first = alice.wait(whole(alice))
-            asked = whole(bob)
-            queued = find(running, "lease.queued", environment="bob")
-            assert queued["level"] == "INFO"
-            released = alice.send(Method.RELEASE, lease=first["lease"])
-            second = bob.wait(asked)
+def test_a_call_is_followed_to_its_effects_and_a_late_grant_to_the_request(tmp_path: Path) -> None:
+    with node(tmp_path, "--debug", config="c.Policy.max_tasks_per_gpu = 1\n") as running:
+        alice, bob = running.client(ALICE), running.client(BOB)
+        assert find(running, "connection.hello", environment="alice")["level"] == "DEBUG"
+        first = alice.wait(whole(alice))
+        # A grant at once needs no word about a queue, and none about another call.
+        at_once = find(running, "lease.granted", environment="alice")
+        assert "request" not in at_once
+        call = at_once["call"]
+        assert find(running, "call", call=call)["method"] == "request"
+        assert find(running, "decided", call=call)["decision"] == "grant"
+        assert find(running, "effect", call=call, kind="WatchProcess")
+
+        asked = whole(bob)
+        queued = find(running, "lease.queued", level="INFO")
+        assert queued["environment"] == "bob"
+        released = alice.send(Method.RELEASE, lease=first["lease"])
+        second = bob.wait(asked)
         granted = find(running, "lease.granted", environment="bob")
         ended = find(running, "lease.ended", environment="alice")
         assert granted["lease"] == queued["lease"] == second["lease"]
@@ -101,42 +128,25 @@ def test_a_late_grant_names_the_request_that_waited_for_it(tmp_path: Path) -> No
         assert ended["call"] != queued["call"]
         assert queued["call"].endswith(f".{asked}")
         assert ended["call"].endswith(f".{released}")
-        assert granted["gpus"] == [second["gpus"][0]["uuid"]]
-        # A grant at once needs no word about a queue, and none about another call.
-        at_once = find(running, "lease.granted", environment="alice")
-        assert "request" not in at_once
         assert ended["request"] == at_once["call"]
-        told = [line for line in lines(running) if line["event"] == "lease.queued"]
-        assert [line["environment"] for line in told] == ["bob"]
-
-
-def test_a_call_is_followed_through_decision_and_effects(tmp_path: Path) -> None:
-    with node(tmp_path, "--debug") as running, running.client(ALICE) as alice:
-        asked = whole(alice)
-        alice.wait(asked)
-        call = find(running, "lease.granted")["call"]
-        assert find(running, "call", call=call)["method"] == "request"
-        assert find(running, "decided", call=call)["decision"] == "grant"
-        assert find(running, "effect", call=call, kind="WatchProcess")
-        assert find(running, "connection.hello", environment="alice")["level"] == "DEBUG"
+        assert granted["gpus"] == [second["gpus"][0]["uuid"]]
 
 
 @pytest.mark.parametrize("style", LogStyle)
 def test_nothing_secret_is_ever_logged(tmp_path: Path, style: LogStyle) -> None:
     with node(tmp_path, "--debug", style=style) as running:
-        with running.client(ALICE) as alice:
-            grant = alice.wait(whole(alice))
-            lease, secret = grant["lease"], grant["secret"]
-            alice.call(Method.ATTACH, lease=lease, secret=secret)
-            with pytest.raises(RemoteError):
-                alice.call(Method.ATTACH, lease=lease, secret=WRONG)
-            alice.call(Method.ACTIVITY, lease=lease, state="idle")
-            alice.call(Method.KEPT, lease=lease, reason=f"{NOTEBOOK} is why")
-            alice.socket.sendall(b'{"jsonrpc": "2.0", "id": 901, "method": "%s"}\n' % BOB.encode())
-            alice.call(Method.STATUS)
-            with running.client(BOB) as bob:
-                bob.call(Method.LEASE_REVOKE, lease=lease, reason=f"{NOTEBOOK}\nis too long")
-                alice.call(Method.STATUS)
+        alice, bob = running.client(ALICE), running.client(BOB)
+        grant = alice.wait(whole(alice))
+        lease, secret = grant["lease"], grant["secret"]
+        alice.call(Method.ATTACH, lease=lease, secret=secret)
+        with pytest.raises(RemoteError):
+            alice.call(Method.ATTACH, lease=lease, secret=WRONG)
+        alice.call(Method.ACTIVITY, lease=lease, state="idle")
+        alice.call(Method.KEPT, lease=lease, reason=f"{NOTEBOOK} is why")
+        alice.socket.sendall(b'{"jsonrpc": "2.0", "id": 901, "method": "%s"}\n' % BOB.encode())
+        alice.call(Method.STATUS)
+        bob.call(Method.LEASE_REVOKE, lease=lease, reason=f"{NOTEBOOK}\nis too long")
+        alice.call(Method.STATUS)
         with pytest.raises(RemoteError, match="token"):
             running.client(WRONG)
         running.terminate()
@@ -253,10 +263,6 @@ def test_a_calls_tag_is_short_however_long_the_clients_id_is() -> None:
     assert len(call_tag(3, "x" * 5000)) < 50
 
 
-def test_every_event_of_the_ledger_has_a_line() -> None:
-    assert not [kind for kind in EVENTS.values() if kind.DURABLE and kind.ABOUT.log is None]
-
-
 def names_of(line: Line) -> Iterator[str]:
     choices: list[str | OneOf[str]] = [line.name]
     while choices:
@@ -290,15 +296,70 @@ def test_the_docs_name_only_lines_and_metrics_that_there_are() -> None:
         assert f"alert: {alert}\n" in rules, alert
 
 
+# -- the history, for people
+
+WHO, CAROL = EnvironmentName("alice"), EnvironmentName("carol")
+LEASE, GPU = LeaseId("l-1"), GpuUuid("GPU-1")
+PARTS = (Allocation(GPU, Bytes(GIB)), Allocation(GpuUuid("GPU-gone"), Bytes(GIB)))
+TELLING = telling({GPU: "0"})
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (ev.LeaseRestored(1.0, LEASE, WHO, 2 * GIB, 0.5), "has its 2 GiB on its GPUs again"),
+        (
+            ev.ReservationResized(1.0, WHO, GPU, Bytes(8 * GIB)),
+            "its reservation on GPU 0 is 8 GiB now",
+        ),
+        (
+            ev.LeaseGranted(1.0, LEASE, WHO, PARTS, Activity.BUSY),
+            "got 1 GiB of GPU 0, 1 GiB of GPU-gone",
+        ),
+        (
+            ev.LeaseEnded(1.0, LEASE, WHO, EndReason.REVOKED, "maintenance", CAROL),
+            "ended: taken back by carol, maintenance",
+        ),
+        (ev.LeaseEnded(1.0, LEASE, WHO, EndReason.RELEASED, ""), "ended: released"),
+        (
+            ev.LeaseEnded(1.0, LEASE, WHO, EndReason.PROCESS_GONE, "its process is gone"),
+            "ended: its process has ended",
+        ),
+        (
+            ev.QuotaChanged(1.0, WHO, None, Quota(2, idle_timeout=600.0, burst_memory=0.9), CAROL),
+            "quota set to GPUs: 2, memory on each GPU: the whole GPU, weight: 1, idle time-out: "
+            "10 min, limits lifted up to: 0.9 of a GPU, by carol",
+        ),
+    ],
+)
+def test_an_event_is_told_in_a_sentence(event: ev.Event, text: str) -> None:
+    assert entry(to_record(event, wall=5.0), TELLING)["text"] == text
+
+
 @pytest.mark.parametrize("kind", EVENTS.values(), ids=EVENTS)
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
-def test_no_event_can_trouble_the_manager_by_being_told(kind: type[Event], data: Any) -> None:
+def test_each_event_is_told_here_and_in_the_log_or_says_why_not(
+    kind: type[ev.Event], data: st.DataObject
+) -> None:
+    about = kind.ABOUT
+    assert bool(about.title) == bool(about.text) == (kind.DURABLE and not about.unlisted)
+    assert about.log is not None or not kind.DURABLE
     event = data.draw(st.builds(kind))
+    assert isinstance(TELLING.of(event), str)
     log, stream = log_of(JsonFormatter())
     outcome = Outcome(Tick(0.0, 0.0), core.Done(), (event,), ())
     EventLog(log, LogLines(lambda: 0.0)).heard(outcome, State())
     for line in stream.getvalue().splitlines():
-        told = json.loads(line)
-        assert told["level"] in ("DEBUG", "INFO", "WARNING", "ERROR")
+        assert json.loads(line)["level"] in ("DEBUG", "INFO", "WARNING", "ERROR")
         assert "Traceback" not in line
+
+
+def test_a_record_of_another_release_is_told_as_far_as_it_is_understood() -> None:
+    known = to_record(ev.MemberLeft(1.0, LEASE, ProcessId("b", 7, 1)), wall=5.0)
+    more = dataclasses.replace(known, data={**known.data, "new": 1})
+    assert entry(more, TELLING)["text"] == "process 7 ended"
+    other = dataclasses.replace(known, data={"process": "?"})
+    assert entry(other, TELLING)["what"] == "process ended"
+    unknown = dataclasses.replace(known, kind="Unheard")
+    assert [entry(unknown, TELLING)[part] for part in ("what", "text")] == ["Unheard"] * 2
