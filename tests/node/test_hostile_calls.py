@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import fields
@@ -67,14 +68,17 @@ def test_the_table_has_every_call_about_a_lease() -> None:
     assert CALLS.keys() == about - NOT_ONES_OWN
 
 
-@pytest.mark.parametrize("method", CALLS, ids=lambda method: method.value)
+EACH = pytest.mark.parametrize("method", CALLS, ids=lambda method: method.value)
+
+
+@EACH
 def test_on_a_lease_that_has_ended(client: NodeClient, method: Method) -> None:
     lease = client.request()["lease"]
     client.call(Method.RELEASE, lease=lease)
     assert refused(client, method, lease=lease, **CALLS[method]) is Reason.UNKNOWN_LEASE
 
 
-@pytest.mark.parametrize("method", CALLS, ids=lambda method: method.value)
+@EACH
 def test_while_parked_it_moves_nothing_back_by_itself(client: NodeClient, method: Method) -> None:
     lease = client.request(kernel_id="k")["lease"]
     client.call(Method.PARKED, lease=lease, rung="storage", memory=GIB, movable="any")
@@ -87,36 +91,29 @@ def test_while_parked_it_moves_nothing_back_by_itself(client: NodeClient, method
         assert left[lease]["phase"] == "parked"
 
 
-@pytest.mark.parametrize("method", CALLS, ids=lambda method: method.value)
+@pytest.mark.parametrize("joins", [False, True], ids=["sibling", "child"])
+@EACH
 def test_by_another_process_of_the_same_user(
-    node: RunningNode, client: NodeClient, method: Method
+    node: RunningNode, client: NodeClient, method: Method, joins: bool
 ) -> None:
-    """A sibling knows the lease (the status tells it), and still is not the task."""
-    lease = client.request(kernel_id="k")["lease"]
-    before = row_of(client, lease)
-    with Puppet() as sibling, sibling.client(node.socket) as other:
+    """A sibling knows the lease (the status tells it), and still is not the task.
+
+    Nor is a child that joined with the secret: what its parent computes, parks or waits is not its.
+    """
+    granted = client.request(kernel_id="k")
+    lease, before = granted["lease"], row_of(client, granted["lease"])
+    with Puppet() as process:
+        other = process.client(node.socket)
         assert other.hello["environment"] == client.hello["environment"]
-        if method in ANY_OF_MINE:
+        if joins:
+            other.call(Method.ATTACH, lease=lease, secret=granted["secret"])
+        if method in ANY_OF_MINE or (joins and method in CHILDS):
             other.call(method, lease=lease, **CALLS[method])
+            return
+        if joins and method in TURNS:
             return
         assert refused(other, method, lease=lease, **CALLS[method]) is Reason.UNKNOWN_LEASE
     assert row_of(client, lease) == before
-
-
-@pytest.mark.parametrize(
-    "method", [m for m in CALLS if m not in CHILDS | TURNS], ids=lambda method: method.value
-)
-def test_by_a_child_that_joined_with_the_secret(
-    node: RunningNode, client: NodeClient, method: Method
-) -> None:
-    """A child shares its parent's lease; what the parent computes, parks or waits is not its."""
-    granted = client.request(kernel_id="k")
-    before = row_of(client, granted["lease"])
-    with Puppet() as child, child.client(node.socket) as other:
-        other.call(Method.ATTACH, lease=granted["lease"], secret=granted["secret"])
-        answer = refused(other, method, lease=granted["lease"], **CALLS[method])
-        assert answer is Reason.UNKNOWN_LEASE
-    assert row_of(client, granted["lease"]) == before
 
 
 def row_of(client: NodeClient, lease: str) -> dict[str, Any]:
@@ -126,63 +123,41 @@ def row_of(client: NodeClient, lease: str) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in passing}
 
 
-ABSURD = [2**70, -(2**70), -1, "NaN", "1e400", "-1e400", True, '"1"', "[]", "{}", '"\\ud800"']
+ANSWERS = ("bad_request", "unknown_lease", "no_resources", "not_allowed")
+#: As JSON.
+ABSURD = [str(2**70), str(-(2**70)), "-1", "NaN", "1e400", "-1e400", "true", '"1"', "[]", "{}"]
+ABSURD += ['"\\ud800"']
 
 
-def places(params: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where a number or a text stands."""
-    if isinstance(params, dict | list):
-        pairs = params.items() if isinstance(params, dict) else enumerate(params)
-        for key, value in pairs:
-            yield from places(value, (*path, key))
+def spoiled(params: Any) -> Iterator[Any]:
+    """Each with another number or text replaced."""
+    if isinstance(params, dict):
+        for key, value in params.items():
+            yield from ({**params, key: other} for other in spoiled(value))
+    elif isinstance(params, list):
+        for at, value in enumerate(params):
+            yield from ([*params[:at], other, *params[at + 1 :]] for other in spoiled(value))
     else:
-        yield path
+        yield "@here@"
 
 
-@pytest.mark.parametrize("method", CALLS, ids=lambda method: method.value)
+@EACH
 def test_absurd_values(node: RunningNode, client: NodeClient, method: Method) -> None:
     """Each gets an answer, and the client goes on; nothing absurd is in a status or in the log."""
-    with node.client() as rude:
-        lease = rude.request(kernel_id="k")["lease"]
-        whole = {"lease": lease, **CALLS[method]}
-        for path in places(whole):
-            for number, value in enumerate(ABSURD):
-                send(rude, method, whole, path, value, f"{'.'.join(map(str, path))}-{number}")
-        assert client.call(Method.STATUS)["gpus"]
-        json.dumps(client.call(Method.STATUS), allow_nan=False)
-
-
-def send(
-    client: NodeClient, method: Method, whole: Any, path: tuple[Any, ...], value: Any, tag: str
-) -> None:
-    params = json.loads(json.dumps(whole))
-    inner = params
-    for key in path[:-1]:
-        inner = inner[key]
-    inner[path[-1]] = "@here@"
-    call = {"jsonrpc": "2.0", "id": tag, "method": method.value, "params": params}
-    text = value if isinstance(value, str) else json.dumps(value)
-    client.socket.sendall(json.dumps(call).replace('"@here@"', text).encode() + b"\n")
-    line = read_line(client, tag)
-    assert "result" in line or line["error"]["data"]["reason"] in (
-        *("bad_request", "unknown_lease", "no_resources", "not_allowed"),
-    ), line
-
-
-def read_line(client: NodeClient, tag: str) -> dict[str, Any]:
-    """The answer to ``tag``; one that could not be read has no id."""
-    data = b""
-    client.socket.settimeout(20)
-    while True:
-        while b"\n" not in data:
-            got = client.socket.recv(65536)
-            assert got, "hung up on"
-            data += got
-        raw, _, data = data.partition(b"\n")
-        line: dict[str, Any] = json.loads(raw)
-        if "method" not in line and line.get("id") in (tag, None):
-            assert not data or data.startswith(b"{")
-            return line
+    rude = node.client()
+    whole = {"lease": rude.request(kernel_id="k")["lease"], **CALLS[method]}
+    with rude, rude.socket.makefile("rb") as heard:
+        for number, (params, absurd) in enumerate(itertools.product(spoiled(whole), ABSURD)):
+            tag = f"a{number}"
+            call = {"jsonrpc": "2.0", "id": tag, "method": method.value, "params": params}
+            said = json.dumps(call).replace('"@here@"', absurd)
+            rude.socket.sendall(said.encode() + b"\n")
+            # One that could not be read has no id.
+            lines = (line for line in map(json.loads, heard) if "method" not in line)
+            line = next(line for line in lines if line.get("id") in (tag, None))
+            assert "result" in line or line["error"]["data"]["reason"] in ANSWERS, (said, line)
+    assert client.call(Method.STATUS)["gpus"]
+    json.dumps(client.call(Method.STATUS), allow_nan=False)
 
 
 @pytest.mark.parametrize("how", ["parking", "parked"])
@@ -218,21 +193,19 @@ def test_a_process_has_no_more_leases_than_it_may(client: NodeClient) -> None:
 
 def test_figures_of_gpus_that_it_does_not_hold_are_forgotten(client: NodeClient) -> None:
     lease = client.request(kernel_id="k")["lease"]
-    held = row_of_gpus(client, lease)
-    other = next(
-        gpu["uuid"] for gpu in client.call(Method.STATUS)["gpus"] if gpu["uuid"] not in held
-    )
+
+    def held() -> set[str]:
+        rows = client.call(Method.STATUS)["leases"]
+        return {part["uuid"] for row in rows if row["id"] == lease for part in row["gpus"]}
+
+    before = held()
+    others = {gpu["uuid"] for gpu in client.call(Method.STATUS)["gpus"]} - before
     figure = {"persistent": 2**53, "temporary": 2**53, "cache": 2**53}
-    figures = [{"uuid": uuid, **figure} for uuid in (other, "GPU-nowhere")]
+    figures = [{"uuid": uuid, **figure} for uuid in (*others, "GPU-nowhere")]
     client.call(Method.MEMORY, lease=lease, figures=figures, steps=2**53)
     status = client.call(Method.STATUS)
     assert {gpu["persistent"] for gpu in status["gpus"]} <= {0, None}
-    assert row_of_gpus(client, lease) == held
-
-
-def row_of_gpus(client: NodeClient, lease: str) -> set[str]:
-    (row,) = (row for row in client.call(Method.STATUS)["leases"] if row["id"] == lease)
-    return {part["uuid"] for part in row["gpus"]}
+    assert held() == before
 
 
 def test_a_flood_about_one_lease_costs_no_memory(tmp_path: Path) -> None:

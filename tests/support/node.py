@@ -138,6 +138,7 @@ class RunningNode:
         self.config.write_text(config, encoding="utf-8")
         self.environ = dict(os.environ if environ is None else environ)
         self.process: subprocess.Popen[str] | None = None
+        self._clients: list[NodeClient] = []
         # A socket's path has at most 107 bytes; pytest's directories may be deeper.
         self._short: Path | None = None
         self.socket = directory / "node.sock"
@@ -226,8 +227,9 @@ class RunningNode:
         return self.start(**extra_environ)
 
     def client(self, token: str | None = None, *, within: float = WITHIN) -> NodeClient:
-        """A connection of this very process that has said hello, ``within`` seconds."""
-        return NodeClient(self.socket, token=token, within=within)
+        """A connection of this very process that has said hello; closed with the node manager."""
+        self._clients.append(NodeClient(self.socket, token=token, within=within))
+        return self._clients[-1]
 
     def status(self) -> dict[str, Any]:
         """One status document, as this process may see it."""
@@ -237,6 +239,8 @@ class RunningNode:
 
     def close(self) -> None:
         """End it, however it is."""
+        for client in self._clients:
+            client.close()
         if self.process is not None and self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(signal.SIGCONT)
