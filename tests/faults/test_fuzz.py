@@ -28,7 +28,8 @@ TARGETS = all_targets()
 def test_no_input_breaks_a_reader(target: Target) -> None:
     for seed in target.seeds:
         target.run(seed)
-    result = fuzz(target, 15 if "files" in target.name else 600, seed=3, patience=20.0)
+    inputs = 30 if target.name == "ledger files" else 600
+    result = fuzz(target, inputs, seed=3, patience=20.0)
     assert not result["failures"]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from jupyter_gpushare.client.words.grant import read_grant
 from jupyter_gpushare.client.words.settings import read_settings
 from jupyter_gpushare.ledger.codec import from_record, to_record
 from jupyter_gpushare.ledger.ledger import Ledger, LedgerError, Record
+from jupyter_gpushare.node.people.hubmemory import HubMemory
 from jupyter_gpushare.node.people.identity import TokenFileIdentity, TokenFileUnusable
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.protocol import checkpoint
@@ -31,6 +33,8 @@ from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.nodeside import Phase, ServerConnection
 from jupyter_gpushare.protocol.sizes import parse_share, parse_size
 from jupyter_gpushare.quotas.config import NodeSize, configure
+from jupyter_gpushare.quotas.hub import told_by
+from jupyter_gpushare.quotas.last import LastQuotas
 from jupyter_gpushare.replay.trace import TraceError, read_trace, write_trace
 
 
@@ -42,6 +46,10 @@ class Target:
     run: Callable[[bytes], None]
     seeds: Sequence[bytes]
     share: float
+
+
+SILENT = logging.Logger("of nobody")
+SILENT.addHandler(logging.NullHandler())
 
 
 def _line(method: str, **params: Any) -> bytes:
@@ -128,6 +136,14 @@ def quotas(data: bytes) -> None:
 
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"name": value}
+
+
+HUB = b'[{"name":"g","users":["a"],"properties":{"gpushare":{"gpus":1,"memory":"8GiB"}}}]'
+
+
+def hub_groups(data: bytes) -> None:
+    """What JupyterHub says of its groups."""
+    told_by(_json(data), NodeSize(2, 2**34), {})
 
 
 def settings(data: bytes) -> None:
@@ -220,21 +236,37 @@ def _ledger_seed() -> bytes:
     return path.read_bytes()
 
 
-class _TokenFile:
+def _private_file(data: bytes) -> Path:
     """One file for all inputs; each one is a new inode, so that it is read anew."""
+    path = _place("private.json")
+    path.unlink(missing_ok=True)
+    fd = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
+    os.write(fd, data)
+    os.close(fd)
+    return path
 
-    def __init__(self) -> None:
-        self.path = _place("tokens.json")
 
-    def __call__(self, data: bytes) -> None:
-        """A token file."""
-        self.path.unlink(missing_ok=True)
-        fd = os.open(self.path, os.O_CREAT | os.O_WRONLY, 0o600)
-        os.write(fd, data)
-        os.close(fd)
-        identity = TokenFileIdentity(self.path)
-        with contextlib.suppress(TokenFileUnusable):
-            identity.read()
+def token_files(data: bytes) -> None:
+    """A token file."""
+    with contextlib.suppress(TokenFileUnusable):
+        TokenFileIdentity(_private_file(data)).read()
+
+
+MEMORIES = [
+    b'{"version":1,"hub":"h","groups":{"g":{"gpus":1}}}',
+    b'{"version":1,"made_for":"h","mark":"","people":{"a":{"environment":"a","groups":[],'
+    b'"all_servers":false,"uids":[7],"at":1.5}}}',
+]
+
+
+def hub_memories(data: bytes) -> None:
+    """What is kept of the Hub's answers beside the ledger."""
+    LastQuotas(_private_file(data), "h", SILENT).recall()
+    memory = HubMemory(
+        600.0, now=lambda: 2.0, key=b"k", path=_place("private.json"), made_for="h", log=SILENT
+    )
+    memory.recall("a", 7)
+    memory.close()
 
 
 def traces(data: bytes) -> None:
@@ -288,12 +320,14 @@ def all_targets() -> list[Target]:
         Target("answers to a client", answers, ANSWERS, 0.2),
         Target("checkpoint helper", helper, asks, 0.1),
         Target("memory sizes", sizes, [b"8GiB", b"0.5", b"1e3"], 0.05),
-        Target("configured quotas", quotas, [quota], 0.1),
+        Target("configured quotas", quotas, [quota], 0.08),
+        Target("groups of the Hub", hub_groups, [HUB], 0.02),
         Target("settings", settings, [environ], 0.03),
         Target("grants", grants, [grant], 0.05),
         Target("plans", plans, [plan], 0.05),
         Target("ledger records", records, _records(), 0.06),
         Target("traces", traces, TRACES, 0.1),
-        Target("token files", _TokenFile(), [tokens], 0.009),
+        Target("token files", token_files, [tokens], 0.006),
+        Target("the Hub's answers on disk", hub_memories, MEMORIES, 0.003),
         Target("ledger files", ledgers, [_ledger_seed()], 0.001),
     ]
