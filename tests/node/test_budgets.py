@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
 from dataclasses import replace
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from support.ledgers import BOOT, ended, granted, open_ledger
-from support.node import NodeClient, RemoteError, RunningNode, token_file
+from support.node import NodeClient, RemoteError, RunningNode, until
 
+from jupyter_gpushare.daemon.clock import bounds
 from jupyter_gpushare.ledger.ledger import Ledger
 from jupyter_gpushare.ledger.usage import DAY
+from jupyter_gpushare.policy.words.model import Bytes, Period, Quota
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method, Notice
+from jupyter_gpushare.protocol.periods import first_day, next_first_day, parse_period
+from jupyter_gpushare.quota import best
 
 SECONDS = 1 / 3600.0  # of a GPU, in GPU-hours
 CONFIG = (
@@ -30,16 +34,14 @@ CONFIG = (
 )
 
 
-@contextlib.contextmanager
-def node(directory: Path, hours: float, *, window: float = 3600.0) -> Iterator[RunningNode]:
+def node(directory: Path, hours: float, *, window: float = 3600.0) -> RunningNode:
     """One GPU for one task; alice has a budget, bob has none."""
     config = (
         f"{CONFIG}c.Quotas.users = {{'alice': {{'gpus': 1, 'gpu_hours': {hours}}}}}\n"
         f"c.Policy.budget_window = {window}\n"
     )
-    arguments = [token_file(directory, "alice", "bob", "root")]
-    with RunningNode(directory, simulate="1x24GiB", config=config, arguments=arguments) as running:
-        yield running
+    people = ("alice", "bob", "root")
+    return RunningNode(directory, simulate="1x24GiB", config=config, people=people)
 
 
 def budget(client: NodeClient) -> dict[str, Any]:
@@ -47,24 +49,16 @@ def budget(client: NodeClient) -> dict[str, Any]:
     return found
 
 
-def kinds(client: NodeClient) -> list[str]:
-    return [event["text"] for event in client.call(Method.HISTORY)["events"]]
-
-
 def test_a_budget_is_warned_of_spent_waited_for_and_raised(tmp_path: Path) -> None:
-    with (
-        node(tmp_path, 1.5 * SECONDS) as running,
-        running.client("alice") as alice,
-        running.client("bob") as bob,
-        running.client("root") as root,
-    ):
+    with node(tmp_path, 1.5 * SECONDS) as running:
+        alice, bob, root = map(running.client, ("alice", "bob", "root"))
         assert bob.call(Method.STATUS)["quota"]["budget"] is None
         assert budget(alice)["level"] == "ok"
         first = alice.request()
         assert alice.wait_notice(Notice.BUDGET)["level"] == "warned"
-        told = alice.wait_notice(Notice.BUDGET)
-        assert told["level"] == "spent"
-        assert "GPU-hour budget is spent" in told["message"]
+        notice = alice.wait_notice(Notice.BUDGET)
+        assert notice["level"] == "spent"
+        assert "GPU-hour budget is spent" in notice["message"]
         now = budget(alice)
         assert now["spent"] >= now["hours"] == 1.5 * SECONDS
         state = alice.call(Method.HEARTBEAT, lease=first["lease"])["state"]
@@ -88,9 +82,9 @@ def test_a_budget_is_warned_of_spent_waited_for_and_raised(tmp_path: Path) -> No
         raised = root.call(Method.QUOTA_SET, environment="alice", gpus=1, gpu_hours=10.0)
         assert raised["budget"]["hours"] == 10.0
         assert alice.wait(waiting)["state"] == "held"
-        texts = kinds(alice)
-        assert any("nearly spent" in text for text in texts)
-        assert any("the budget is spent" in text for text in texts)
+        told = "; ".join(event["text"] for event in alice.call(Method.HISTORY)["events"])
+        assert "nearly spent" in told
+        assert "the budget is spent" in told
         kept = root.call(Method.QUOTA_SET, environment="alice", gpus=1)
         assert kept["budget"]["hours"] == 10.0, "a new count must not lift the budget"
         lifted = root.call(Method.QUOTA_SET, environment="alice", gpus=1, gpu_hours=None)
@@ -101,28 +95,135 @@ def test_a_budget_is_warned_of_spent_waited_for_and_raised(tmp_path: Path) -> No
         assert back["budget"]["hours"] == 1.5 * SECONDS
 
 
+def plant(running: RunningNode, who: str, *spans: tuple[float, float]) -> None:
+    """Kill it, write down what they held from when until when (Unix seconds), and start it again.
+
+    That is for the usage tables: the state in the snapshot is the one before.
+    """
+    running.kill9()
+    with contextlib.closing(Ledger.open(running.ledger, history=1e7, wall=time.time())) as ledger:
+        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        for number, (begin, end) in enumerate(spans):
+            lease = f"old{number}"
+            held = granted(begin - booted, lease, who), ended(end - booted, lease, who)
+            ledger.append([replace(one, wall=one.at + booted) for one in held])
+        snapshot, after = ledger.load()
+        own = [one for one in after if not (one.lease or "").startswith("old")]
+        ledger.write_snapshot([*snapshot, *own])
+    running.start()
+
+
 def test_a_restart_grants_nothing_before_it_knows_what_was_spent(tmp_path: Path) -> None:
-    with node(tmp_path, 1.0, window=7200.0) as running, running.client("alice") as alice:
-        lease = alice.request()["lease"]
-        alice.call(Method.RELEASE, lease=lease)
-        running.kill9()
+    with node(tmp_path, 1.0, window=7200.0) as running:
+        alice = running.client("alice")
+        alice.call(Method.RELEASE, lease=alice.request()["lease"])
         # What the time until now would have left there, had it been an hour and a half.
-        ledger = Ledger.open(running.ledger, history=1e6, wall=time.time())
-        wall, at = time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)
-        held = (granted(at - 6000, "old"), ended(at - 600, "old"))
-        ledger.append([replace(one, wall=one.at - at + wall) for one in held])
-        _skip_for_the_policy(ledger)
-        ledger.close()
-        running.start()
-        with running.client("alice") as again, pytest.raises(RemoteError) as refused:
-            again.request(wait=False)
+        plant(running, "alice", (time.time() - 6000, time.time() - 600))
+        with pytest.raises(RemoteError) as refused:
+            running.client("alice").request(wait=False)
         assert "1.5 of 1 GPU-hours" in refused.value.message
 
 
-def _skip_for_the_policy(ledger: Ledger) -> None:
-    """The two records are for the usage tables: the state in the snapshot is the one before."""
-    snapshot, after = ledger.load()
-    ledger.write_snapshot([*snapshot, *(r for r in after if r.lease != "old")])
+#: Hours that were held from noon, so many days ago.
+HELD = {40: 4.0, 3: 1.5, 1: 1.0}
+
+
+def noon(days: int) -> float:
+    day = date.today() - timedelta(days)
+    return datetime.combine(day, datetime.min.time()).astimezone().timestamp() + 43200
+
+
+def test_a_budget_by_calendar_counts_from_its_first_day(tmp_path: Path) -> None:
+    with node(tmp_path, 1.0) as running:
+        running.client("bob").call(Method.STATUS)  # so that the node manager knows him
+        plant(running, "bob", *((noon(day), noon(day) + 3600 * HELD[day]) for day in HELD))
+        bob, root = running.client("bob"), running.client("root")
+
+        def counts(hours: float, per: str | None, of: float = 5.0) -> dict[str, Any]:
+            told = root.call(Method.QUOTA_SET, default=True, gpu_hours=of, per=per)
+
+            def is_so() -> bool:
+                now = budget(bob)
+                return round(now["spent"], 2) == hours and (now["level"] == "spent") is (hours > of)
+
+            until(is_so, f"what was held since {per}")
+            return dict(told)
+
+        today = date.today()
+        terms = [(today - timedelta(n), h) for n, h in ((2, 1.0), (30, 2.5), (50, 6.5), (0, 0.0))]
+        for first, hours in (*terms, (date.min, 6.5), (date.max, 0.0)):
+            told = counts(hours, f"{first}")
+            assert (told["per"], told["when"]) == (f"{first}", f"since {first}")
+        for per in ("week", "month", None):
+            week = time.time() - 7 * DAY
+            since = week if per is None else bounds(Period(per), time.time())[0]
+            counts(sum(HELD[day] for day in HELD if noon(day) >= since), per)
+        counts(2.5, f"{today - timedelta(30)}", of=2.0)
+        with pytest.raises(RemoteError) as refused:
+            bob.request(wait=False)
+        assert "2.5 of 2 GPU-hours since" in refused.value.message
+        assert "begins the next term" in refused.value.message
+        root.call(Method.QUOTA_SET, default=True, per="month", gpu_hours=0.0)
+        until(lambda: budget(bob)["level"] == "spent", "none may be used this month")
+        waiting = bob.ask()
+        bob.wait_notice(Notice.QUEUED, where=lambda told: "next month begins" in told["message"])
+        tomorrow = f"{today + timedelta(1)}"
+        root.call(Method.QUOTA_SET, default=True, per=tomorrow, gpu_hours=1.0)
+        assert bob.wait(waiting)["state"] == "held", "a new term"
+
+
+@pytest.mark.parametrize(
+    ("per", "today", "first", "then"),
+    [
+        ("week", "2026-11-22", "2026-11-16", "2026-11-23"),  # a Sunday
+        ("week", "2026-11-23", "2026-11-23", "2026-11-30"),
+        ("month", "2026-12-31", "2026-12-01", "2027-01-01"),
+        ("month", "2028-02-29", "2028-02-01", "2028-03-01"),
+        ("2026-10-01", "2026-11-22", "2026-10-01", None),
+        ("2026-12-01", "2026-11-22", "2026-12-01", None),
+    ],
+)
+def test_when_a_period_begins_and_the_next_one(
+    per: str, today: str, first: str, then: str | None
+) -> None:
+    now = date.fromisoformat(today)
+    assert first_day(per, now).isoformat() == first
+    coming = next_first_day(per, now)
+    assert (coming and coming.isoformat()) == then
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/St_Johns", "Europe/Berlin"])
+def test_days_begin_at_the_nodes_own_midnight(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        # Berlin's clocks went back on the 25th: that month has an hour more.
+        since, until_ = bounds(Period("month"), 1792454400.0)  # 2026-10-20 00:00 UTC
+        assert until_ is not None
+        for moment, day in ((since, 1), (until_, 1)):
+            local = datetime.fromtimestamp(moment)
+            assert (local.day, local.hour, local.minute) == (day, 0, 0)
+        assert until_ - since == 31 * 86400 + (3600 if zone == "Europe/Berlin" else 0)
+        everything, nothing = (
+            bounds(Period(day), since)[0] for day in ("0001-01-01", "9999-12-31")
+        )
+        assert everything < 3 * 86400 < since < nothing, "a term may begin on any day there is"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize("wrong", ["year", "", "2026-13-01", "2026-1-1", 7, None, "٢٠٢٦-01-01"])
+def test_what_is_no_period_is_told(wrong: object) -> None:
+    with pytest.raises(ValueError, match="first day of a term"):
+        parse_period(wrong)
+
+
+def test_the_best_of_several_budgets_keeps_its_own_period() -> None:
+    week = Quota(1, Bytes(1), gpu_hours=10.0, per=Period("week"))
+    month = Quota(1, Bytes(1), gpu_hours=30.0, per=Period("month"))
+    assert (best([week, month]).gpu_hours, best([month, week]).per) == (30.0, "month")
+    assert best([week, Quota(1)]) == Quota(1), "one without a budget is not limited"
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
