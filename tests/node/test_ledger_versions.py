@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import GIB, RunningNode, token_file
+from support.node import GIB, RunningNode
 
 from jupyter_gpushare.ledger import ledger as ledger_module
 from jupyter_gpushare.ledger.codec import from_record, to_record
@@ -34,41 +34,31 @@ def record(version: int | None = None) -> Record:
     return Record("Noted", 1.0, 1.7e9, None, None, {} if version is None else {"v": version})
 
 
-@pytest.fixture
-def newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A ledger in which a release after this one has written."""
-    path = tmp_path / "ledger.sqlite"
-    monkeypatch.setattr(ledger_module, "RELEASES", LATER)
-    ledger = open_ledger(path)
-    ledger.append([record(), record(BEYOND)])
-    ledger.close()
-    open_ledger(path).close()
-    monkeypatch.undo()
-    return path
-
-
-def test_a_ledger_of_a_later_release_is_refused_and_left_as_it_was(newer: Path) -> None:
-    before = newer.read_bytes()
-    with pytest.raises(LedgerFailed, match=r"only jupyter_gpushare 9\.9 or later can read it"):
-        open_ledger(newer)
-    assert newer.read_bytes() == before
-    assert list(newer.parent.glob("*corrupt*")) == []
-
-
-def test_what_is_only_history_keeps_no_older_release_out(
-    newer: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_ledger_of_a_later_release_is_refused_and_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def snapshot(of: Record) -> None:
-        with monkeypatch.context() as later:
-            later.setattr(ledger_module, "RELEASES", LATER)
-            with contextlib.closing(open_ledger(newer)) as ledger:
-                ledger.write_snapshot([of])
+    """Unless what only the later one can read is history."""
+    path = tmp_path / "ledger.sqlite"
 
-    snapshot(record(BEYOND))
-    with pytest.raises(LedgerFailed, match="or later"):
-        open_ledger(newer)
-    snapshot(record())
-    with contextlib.closing(open_ledger(newer)) as ledger:
+    def later(write: Callable[[Ledger], object]) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(ledger_module, "RELEASES", LATER)
+            with contextlib.closing(open_ledger(path)) as ledger:
+                write(ledger)
+            open_ledger(path).close()
+
+    for write in (
+        lambda ledger: ledger.append([record(), record(BEYOND)]),
+        lambda ledger: ledger.write_snapshot([record(BEYOND)]),
+    ):
+        later(write)
+        before = path.read_bytes()
+        with pytest.raises(LedgerFailed, match=r"only jupyter_gpushare 9\.9 or later can read it"):
+            open_ledger(path)
+        assert path.read_bytes() == before
+        assert list(path.parent.glob("*corrupt*")) == []
+    later(lambda ledger: ledger.write_snapshot([record()]))
+    with contextlib.closing(open_ledger(path)) as ledger:
         assert len(ledger.load()[0]) == 1
 
 
@@ -134,15 +124,14 @@ def test_its_snapshot_says_the_same_as_its_records(before: Path, tmp_path: Path)
 
 def test_a_node_manager_serves_with_it(before: Path) -> None:
     """The boot is another one: all leases are over. Quotas, history and usage stay."""
-    tokens = token_file(before.parent, "alice", "bob", "carol", "root", group="class")
-    with RunningNode(before.parent, simulate="3x24GiB", arguments=[tokens]) as node:
-        with node.client("root") as root:
-            quotas = root.call(Method.QUOTA_LIST)
-            texts = [one["text"] for one in root.call(Method.HISTORY, limit=200)["events"]]
-            rows = root.call(Method.USAGE, since=100 * 365 * 86400.0)["rows"]
-        with node.client("alice") as alice:
-            granted = alice.request(memory=8 * GIB)
-            assert alice.call(Method.HEARTBEAT, lease=granted["lease"])["state"] == "held"
+    people = {name: ["class"] for name in (ALICE, BOB, CAROL, "root")}
+    with RunningNode(before.parent, simulate="3x24GiB", people=people) as node:
+        root, alice = node.client("root"), node.client("alice")
+        quotas = root.call(Method.QUOTA_LIST)
+        texts = [one["text"] for one in root.call(Method.HISTORY, limit=200)["events"]]
+        rows = root.call(Method.USAGE, since=100 * 365 * 86400.0)["rows"]
+        granted = alice.request(memory=8 * GIB)
+        assert alice.call(Method.HEARTBEAT, lease=granted["lease"])["state"] == "held"
     assert {row["environment"]: row["gpus"] for row in quotas["quotas"]}["bob"] == 2
     assert any("after 10 s its promise was kept" in text for text in texts)
     assert {row["environment"] for row in rows} == {"alice", "bob", "carol"}
