@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from golden.situations import SITUATIONS
+from golden.situations import SITUATIONS, golden as of
 from hypothesis import given, strategies as st
 
 from jupyter_gpushare.client.words import render
@@ -22,12 +22,6 @@ HOSTILE = "<img src=x onerror=alert(1)>\"'&\x1b[2J\r\n\u202e"
 ELSEWHERE = {"ability", "waits", "left", "source", "weight", "memory", "advice", "more", "budget"}
 #: For small places of the panel: said at length in other sentences.
 ELSEWHERE |= {"summary", "countdown", "turns"}
-
-
-def of(name: str, viewer: str = "alice") -> dict[str, Any]:
-    """A golden document."""
-    document: dict[str, Any] = SITUATIONS[name]().documents()[viewer]
-    return document
 
 
 class Page(HTMLParser):

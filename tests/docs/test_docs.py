@@ -126,7 +126,7 @@ def test_contributing_names_all_packages_and_what_to_read_first():
 )
 def test_what_pages_quote_of_a_status_is_what_the_node_manager_says(page, heading, quoted):
     texts = set()
-    for file in (ROOT / "tests/golden/documents").glob("*.json"):
+    for file in (ROOT / "tests/golden").rglob("*.json"):
         texts |= set(re.findall(r'"((?:[^"\\]|\\.)*)"', file.read_text("utf-8")))
     # Some sentences are of situations that are not among the golden ones.
     composer = (ROOT / "jupyter_gpushare/compose").glob("*.py")

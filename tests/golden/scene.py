@@ -34,7 +34,9 @@ from jupyter_gpushare.policy.words.model import (
     TaskKind,
 )
 
+#: Whole documents; and those parts of others in which a situation shows.
 DOCUMENTS: Final = Path(__file__).parent / "documents"
+PARTS: Final = DOCUMENTS.with_name("parts.json")
 #: Unix time at which the host booted.
 BOOTED: Final = 1_700_000_000.0
 
@@ -55,7 +57,8 @@ BOB: Final = who("bob")
 class Situation:
     """A policy's state, and all else that a status tells. ``util``: of GPUs, by their index.
 
-    ``patches``: bounds on the length of lists, smaller for the while.
+    ``patches``: bounds on the length of lists, smaller for the while. ``parts``: where it shows, if
+    the rest of the document is as elsewhere.
     """
 
     world: World
@@ -65,6 +68,15 @@ class Situation:
     predictions: list[Any] = field(default_factory=list)
     connected: tuple[str, ...] = ()
     patches: Mapping[str, Any] = field(default_factory=dict)
+    parts: str = ""
+
+    def kept(self) -> dict[str, Any] | list[Any]:
+        """The documents, or of its parts all rows that are the viewers' own."""
+        documents = self.documents()
+        if not self.parts:
+            return documents
+        parts = self.parts.split()
+        return [row for one in documents.values() for part in parts for row in own(one, part)]
 
     def documents(self) -> dict[str, Any]:
         """The status of each viewer, by name; a viewer's named servers are told by the name."""
@@ -100,6 +112,13 @@ class Situation:
             pauses,
             lambda is_mine: self.predictions,
         )
+
+
+def own(document: Mapping[str, Any], part: str) -> list[Any]:
+    """The rows of a part, without those that are told to be others'; to an administrator all."""
+    rows = document[part] if isinstance(document[part], list) else [document[part]]
+    mine = (row for row in rows if isinstance(row, str) or row.get("mine") is not False)
+    return rows if document["admin"] else list(mine)
 
 
 def _outcome(*events: Event) -> Outcome:
@@ -139,6 +158,12 @@ def _lines(value: Any, depth: int) -> Iterator[str]:
 
 
 SITUATIONS: Final[dict[str, Callable[[], Situation]]] = {}
+
+
+def golden(name: str, viewer: str = "alice") -> Any:
+    """The status document of a situation for whoever looks."""
+    whose = ROOT if viewer == "root" else who(viewer.split("'")[0], servers="'" in viewer)
+    return dataclasses.replace(SITUATIONS[name](), viewers=(whose,)).documents()[viewer]
 
 
 def situation(make: Callable[[], Situation]) -> Callable[[], Situation]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from functools import partial
 from typing import Any, Final
@@ -15,10 +16,12 @@ from golden.scene import (
     BOB,
     DOCUMENTS,
     OTHER,
+    PARTS,
     ROOT,
     SITUATIONS,
     Situation,
     ask,
+    golden as golden,
     later,
     lend,
     loan,
@@ -87,7 +90,7 @@ def busy_and_idle() -> Situation:
     world.idle("L2")
     later(world, 200, 100)
     facts = {"quotas_as_of": 1_700_000_000.0, "problem": "The driver does not answer."}
-    return Situation(world, (ALICE, BOB, OTHER, ROOT), facts=facts, util={0: 0.87})
+    return Situation(world, (ALICE, ROOT), facts=facts, util={0: 0.87})
 
 
 @situation
@@ -98,7 +101,7 @@ def one_persons_tasks_share_a_gpu() -> Situation:
         uses(world, ask(world, "alice", name), 2)
     uses(world, ask(world, "bob", "serve.py"), 5)
     later(world, 90, 30)
-    return Situation(world, (ALICE, OTHER))
+    return Situation(world)
 
 
 def silent(seconds: float) -> Situation:
@@ -110,7 +113,7 @@ def silent(seconds: float) -> Situation:
     for name in ("carol", "dave"):
         ask(world, name, gpus=1)
     beats(world, seconds, "L3", "L4")
-    return Situation(world)
+    return Situation(world, parts="leases")
 
 
 SITUATIONS |= {"stalled": partial(silent, 1000), "stalled_for_long": partial(silent, 2100)}
@@ -127,7 +130,7 @@ def nobody_waits() -> Situation:
     tell(world, cmd.ReportAbility, "L1", Rung.RELEASE, "")
     tell(world, cmd.ReportAbility, "L2", Rung.TRIM, "The driver is older than 570.")
     beats(world, 700, "L1")
-    return Situation(world, (ALICE, BOB))
+    return Situation(world, (ALICE, BOB), parts="leases")
 
 
 def beats(world: World, seconds: float, *leases: str) -> None:
@@ -169,7 +172,7 @@ def draining() -> Situation:
     later(world, 200, 2)
     world.release("L1", "alice")
     ask(world, "carol", gib=24)
-    return Situation(world, (CAROL,))
+    return Situation(world, (CAROL,), parts="queue")
 
 
 @situation
@@ -182,7 +185,7 @@ def another_process_goes_on() -> Situation:
     later(world, 50, 10)
     world.die(1)
     later(world, 500, 100)
-    return Situation(world, (ROOT,))
+    return Situation(world, (ROOT,), parts="leases")
 
 
 @situation
@@ -192,7 +195,7 @@ def processes_without_a_right() -> Situation:
     uses(world, ask(world, "alice"), 11)
     world.memory[(4242, gpu(1).uuid)] = 3 * GIB
     later(world, 15)
-    return Situation(world, (ALICE, ROOT))
+    return Situation(world, (ALICE, ROOT), parts="gpus leases")
 
 
 @situation
@@ -206,7 +209,7 @@ def jobs_of_several_workers() -> Situation:
     later(world, 90, 30)
     world.release("L3", "alice")
     later(world, 5)
-    return Situation(world, (ALICE, BOB, ROOT))
+    return Situation(world, (ALICE, ROOT))
 
 
 # -- parking -------------------------------------------------------------------------------------
@@ -253,7 +256,7 @@ def warned_because_others_wait() -> Situation:
     later(world, 605, 5)
     tell(world, cmd.Keep, "L1", "A thread of this kernel runs CUDA.")
     later(world, 5)
-    return Situation(world, (ALICE, BOB, CAROL))
+    return Situation(world, (ALICE, BOB, CAROL), parts="leases")
 
 
 @situation
@@ -291,7 +294,7 @@ def no_room() -> Situation:
     later(world, 90, 30)
     ask(world, "bob", gib=8)
     later(world, 5)
-    return Situation(world, (ALICE, BOB, ROOT))
+    return Situation(world, (ALICE, ROOT), parts="says waits queue")
 
 
 @situation
@@ -302,7 +305,7 @@ def partly_free() -> Situation:
     world.idle("L1")
     ask(world, "alice", gpus=2, gib=16)
     later(world, 30, 10)
-    return Situation(world)
+    return Situation(world, parts="leases queue")
 
 
 @situation
@@ -326,7 +329,7 @@ def waits_for_ones_own_tasks() -> Situation:
     uses(world, ask(world, "alice", gib=6), 3)
     ask(world, "alice", "second.ipynb", gib=6)
     later(world, 20, 10)
-    return Situation(world)
+    return Situation(world, parts="queue")
 
 
 @situation
@@ -336,7 +339,7 @@ def behind_one_that_is_urgent() -> Situation:
     ask(world, "carol", gib=24)
     ask(world, "alice", gib=8)
     later(world, 20, 10)
-    return Situation(world)
+    return Situation(world, parts="queue")
 
 
 @situation
@@ -369,7 +372,7 @@ def gpu_hours_are_spent() -> Situation:
     for name in ("alice", "bob", "carol", "dave"):
         ask(world, name)
     later(world, 60, 20)
-    return Situation(world, tuple(who(name) for name in users))
+    return Situation(world, tuple(who(name) for name in users), parts="quota leases queue")
 
 
 @situation
@@ -379,7 +382,7 @@ def most_tasks() -> Situation:
     uses(world, ask(world, "bob"), 2)
     ask(world, "alice")
     later(world, 5)
-    return Situation(world)
+    return Situation(world, parts="queue")
 
 
 @situation
@@ -390,7 +393,7 @@ def most_tasks_without_a_size() -> Situation:
         uses(world, ask(world, name), 1)
     ask(world, "alice")
     later(world, 5)
-    return Situation(world)
+    return Situation(world, parts="gpus queue")
 
 
 @situation
@@ -407,7 +410,7 @@ def out_of_service() -> Situation:
     world.resume(lease)
     ask(world, "alice", gpus=3)
     later(world, 20, 10)
-    return Situation(world, (BOB, ROOT))
+    return Situation(world, (BOB, ROOT), parts="gpus queue")
 
 
 @situation
@@ -428,7 +431,7 @@ def a_batch_request_would_delay_a_person() -> Situation:
     ask(world, "carol", gpus=2)
     ask(world, "alice", "night.py", priority_class=BATCH, lasts=200.0)
     later(world, 10)
-    return Situation(world)
+    return Situation(world, parts="queue")
 
 
 @situation
@@ -441,7 +444,7 @@ def a_batch_program_makes_way() -> Situation:
     ask(world, "dave", gpus=1)
     ask(world, "alice", gpus=1)
     later(world, 120, 10)
-    return Situation(world, (ALICE, ROOT))
+    return Situation(world, (ALICE, ROOT), parts="says queue gpus")
 
 
 @situation
@@ -454,7 +457,7 @@ def what_a_parked_task_left_is_in_the_way() -> Situation:
     uses(world, lease, 0.5)
     ask(world, "alice", gib=24)
     later(world, 20, 10)
-    return Situation(world)
+    return Situation(world, parts="queue")
 
 
 @situation
@@ -470,7 +473,7 @@ def the_link_is_busy() -> Situation:
     world.resume("L1")
     world.resume("L2")
     later(world, 3)
-    return Situation(world)
+    return Situation(world, parts="says gpus leases queue")
 
 
 @situation
@@ -486,7 +489,7 @@ def odd_gpus() -> Situation:
         uses(world, ask(world, name, gib=gib), 2)
     ask(world, "alice", gib=24)
     later(world, 5)
-    return Situation(world, (ALICE, DAVE))
+    return Situation(world, (ALICE, DAVE), parts="quota gpus leases queue")
 
 
 @situation
@@ -496,7 +499,7 @@ def nothing_is_granted() -> Situation:
     uses(world, ask(world, "alice"), 6)
     ask(world, "bob")
     world.run(cmd.SetGranting(world.at, "The disk of the ledger is full."))
-    return Situation(world, (BOB,))
+    return Situation(world, (BOB,), parts="node says queue")
 
 
 @situation
@@ -506,7 +509,7 @@ def the_ledger_is_new() -> Situation:
     world.run(cmd.Start(world.at, BOOT, (gpu(0),), True))
     world.run(cmd.ConfigureQuotas(world.at, Quota(1)))
     ask(world, "alice")
-    return Situation(world)
+    return Situation(world, parts="node says queue")
 
 
 # -- turns -------------------------------------------------------------------------------------
@@ -553,7 +556,7 @@ def taking_turns() -> Situation:
     train(world, 40, *actors)
     rests(world, actors[5])
     train(world, 33, *actors[:5])
-    return Situation(world, (BOB, who("frank"), OTHER), util={0: 0.96})
+    return Situation(world, (BOB, who("frank")), util={0: 0.96})
 
 
 @situation
@@ -572,7 +575,7 @@ def a_turn_is_asked_back() -> Situation:
     world.begin_step(alice)
     world.begin_step(bob)
     world.second()
-    return Situation(world, (ALICE, BOB))
+    return Situation(world, (ALICE, BOB), parts="gpus leases")
 
 
 @situation
@@ -584,7 +587,7 @@ def a_pin_keeps_a_turn() -> Situation:
     world.pin(alice.lease, 600.0)
     train(world, 5, alice, bob)
     ask(world, "carol", gib=79)
-    return Situation(world, (ALICE, CAROL))
+    return Situation(world, (ALICE, CAROL), parts="gpus leases queue")
 
 
 @situation
@@ -593,7 +596,7 @@ def it_overran_its_turn() -> Situation:
     train(world, 40, alice, bob)
     world.begin_step(alice)
     train(world, 200, bob)
-    return Situation(world)
+    return Situation(world, parts="leases")
 
 
 @situation
@@ -606,7 +609,7 @@ def the_driver_locks_it() -> Situation:
     room.steps(60)
     room.cell_begins(bob)
     room.steps(3)
-    return Situation(room)
+    return Situation(room, parts="leases")
 
 
 @situation
@@ -616,7 +619,7 @@ def it_moves_to_another_gpu() -> Situation:
     _alice, bob, _carol = crowded(host)
     host.ends(bob)
     host.seconds(2)
-    return Situation(host.world, (ALICE, OTHER))
+    return Situation(host.world)
 
 
 @situation
@@ -627,7 +630,7 @@ def it_was_moved_in_its_cell() -> Situation:
     host.seconds(2)
     tell(host.world, cmd.Restored, alice.lease, 1.0)
     host.seconds(5)
-    return Situation(host.world)
+    return Situation(host.world, parts="gpus leases")
 
 
 @situation
@@ -638,7 +641,7 @@ def it_makes_way_for_a_request() -> Situation:
     host.seconds(20)
     host.come("bob", 2, 40)
     host.seconds(300)
-    return Situation(host.world, (ALICE, BOB))
+    return Situation(host.world, (ALICE, BOB), parts="leases queue")
 
 
 def cache(what: str) -> Situation:
@@ -661,7 +664,7 @@ def cache(what: str) -> Situation:
         world.ask(alice)
         world.at += 2
         world.observe()
-    return Situation(world, (BOB,))
+    return Situation(world, (BOB,), parts="queue")
 
 
 SITUATIONS |= {f"a_cache_is_{what}": partial(cache, what) for what in ("asked_for", "late", "kept")}
@@ -685,7 +688,7 @@ def promised(allowed: int, seconds: float) -> Situation:
     loops.run(10)
     loops.promise(alice, deadline=70.0)
     loops.run(seconds)
-    return Situation(loops.world)
+    return Situation(loops.world, parts="promises says leases")
 
 
 for state, numbers in {"on_time": (90, 25), "late": (30, 40), "missed": (30, 75)}.items():
@@ -703,7 +706,7 @@ def a_promise_is_late_as_others_have_the_rest() -> Situation:
     loops.run(10)
     loops.promise(alice, deadline=220.0)
     loops.run(60)
-    return Situation(loops.world)
+    return Situation(loops.world, parts="leases")
 
 
 def beside_batch(stops: bool) -> Situation:
@@ -717,7 +720,7 @@ def beside_batch(stops: bool) -> Situation:
     loops.run(10)
     loops.promise(alice, deadline=84.0)
     loops.run(15 if stops else 50)
-    return Situation(loops.world, (ALICE, BOB))
+    return Situation(loops.world, (ALICE, BOB), parts="gpus leases")
 
 
 SITUATIONS["a_promise_is_late_because_of_batch"] = partial(beside_batch, stops=False)
@@ -732,7 +735,7 @@ def a_promise_without_turns() -> Situation:
     made = cmd.MakePromise(loops.world.at, *loops.world.who(alice), Promise(deadline=5.0))
     loops.world.run(made)
     loops.run(10)
-    return Situation(loops.world)
+    return Situation(loops.world, parts="gpus leases")
 
 
 @situation
@@ -742,7 +745,7 @@ def a_promised_rate_is_too_slow() -> Situation:
     loops.promise(alice, rate=1.2)
     loops.come("bob", 10**6, 1.0, tells=SILENT)
     loops.run(100)
-    return Situation(loops.world)
+    return Situation(loops.world, parts="gpus leases")
 
 
 @situation
@@ -762,7 +765,7 @@ def a_predicted_time() -> Situation:
     whose = {"kernel_id": "k1", "path": "work/train.ipynb", "at": 1_700_000_110.0}
     predicted: Any = {**whose, "batch": 32, "iterations": 1000, "kinds": kinds}
     predicted["says"] = predictions.says(predicted)
-    return Situation(loops.world, predictions=[predicted])
+    return Situation(loops.world, predictions=[predicted], parts="leases predictions")
 
 
 @situation
@@ -771,7 +774,7 @@ def no_compute_is_left() -> Situation:
     world = node(1, Quota(1))
     ask(world, "bob", gib=4, expected=(Expected(KIND, 80, GIB),))
     ask(world, "alice", gib=4, expected=(Expected(KIND, 40, GIB),))
-    return Situation(world)
+    return Situation(world, parts="queue")
 
 
 @situation
@@ -781,7 +784,7 @@ def promises_claim_all() -> Situation:
     loops.promise(loops.come("bob", 60, 1.0, share=30, predicted=60.0), deadline=100.0)
     known = (Expected(KIND, 30, GIB, 40.0),)
     ask(loops.world, "alice", gib=1, expected=known, promise=Promise(deadline=100.0))
-    return Situation(loops.world)
+    return Situation(loops.world, parts="queue")
 
 
 # -- memory that follows, lifts and ranges -------------------------------------------------------
@@ -801,7 +804,7 @@ def why_so_much_is_reserved() -> Situation:
     tell(world, cmd.ConfirmLimit, "L6", (), live=False)
     world.idle("L5")
     later(world, 10, 2)
-    return Situation(world)
+    return Situation(world, parts="node quota leases")
 
 
 @situation
@@ -819,7 +822,7 @@ def limits_are_lifted() -> Situation:
 
 @situation
 def what_tasks_say_of_their_memory() -> Situation:
-    """Persistent, temporary and cached; one has GPUs of two kinds."""
+    """Persistent, temporary and cached; one has GPUs of two kinds, and one all that it may."""
     world = World(plain_config(heartbeat_timeout=1e6))
     world.start([gpu(0), gpu(1, 80), gpu(2)], Quota(2))
     uses(world, ask(world, "alice", "both.py", gpus=2), 9, 11)
@@ -827,10 +830,10 @@ def what_tasks_say_of_their_memory() -> Situation:
     told = tuple(Figures(gpu(index).uuid, *sizes) for index in (0, 1))
     tell(world, cmd.ReportMemory, "L1", told, 40)
     tell(world, cmd.ReportProgress, "L1", 40, 100, 0.5)
-    uses(world, ask(world, "bob", gib=4), 3)
+    uses(world, ask(world, "bob", gib=4), 4)
     tell(world, cmd.ReportProgress, "L2", 7, None, 0.5)
     later(world, 5)
-    return Situation(world, (ALICE, BOB))
+    return Situation(world, (ALICE, BOB), parts="leases")
 
 
 # -- quotas ------------------------------------------------------------------------------------
@@ -849,7 +852,9 @@ def quotas_of_each_source() -> Situation:
         world.run(cmd.Introduce(world.at, name, some))
     world.run(cmd.SetQuota(world.at, "dave", Quota(1, gpu_hours=100.0), ADMIN))
     uses(world, ask(world, "alice", gib=6), 4)
-    return Situation(world, tuple(map(who, ("alice", "bob", "carol", "dave", "erin"))))
+    return Situation(
+        world, tuple(map(who, ("alice", "bob", "carol", "dave", "erin"))), parts="quota"
+    )
 
 
 @situation
@@ -859,7 +864,7 @@ def more_than_the_quota_allows() -> Situation:
     uses(world, ask(world, "alice", gpus=2), 4)
     world.run(cmd.SetQuota(world.at, "alice", Quota(1, 8 * GIB), ADMIN))
     later(world, 5)
-    return Situation(world)
+    return Situation(world, parts="quota leases")
 
 
 @situation
@@ -881,7 +886,7 @@ def the_pool_lent_nothing_yet() -> Situation:
     ask(world, "bob")
     hint = {"host": "c", "gpus": 1, "kind": KIND, "text": "Host c has 1 Pretend GPU free now."}
     hints = {"bob": [hint]}
-    return Situation(world, (ALICE, BOB), facts={"hints": hints})
+    return Situation(world, (ALICE, BOB), facts={"hints": hints}, parts="quota queue")
 
 
 @situation
@@ -895,7 +900,7 @@ def the_pool_lends_too_little() -> Situation:
     world.at += 5
     bobs = loan("bob", 1, 2, borrowed=1, reclaim=True)
     lend(world, alice=loan("alice", 1, 4), bob=bobs)
-    return Situation(world, (ALICE, BOB))
+    return Situation(world, (ALICE, BOB), parts="quota queue")
 
 
 @situation
@@ -906,14 +911,19 @@ def the_pool_is_away() -> Situation:
     uses(world, ask(world, "alice"), 4)
     later(world, 200, 20)
     ask(world, "alice", "second.ipynb")
-    return Situation(world)
+    return Situation(world, parts="quota queue")
 
 
 def write(names: list[str]) -> None:
     """Write the documents of these situations, or of all, as the product makes them now."""
     DOCUMENTS.mkdir(exist_ok=True)
+    parts = json.loads(PARTS.read_text("utf-8")) if names else {}
     for name in names or SITUATIONS:
-        (DOCUMENTS / f"{name}.json").write_text(text(SITUATIONS[name]().documents()), "utf-8")
+        if isinstance(kept := SITUATIONS[name]().kept(), list):
+            parts[name] = kept
+        else:
+            (DOCUMENTS / f"{name}.json").write_text(text(kept), "utf-8")
+    PARTS.write_text(text({name: parts[name] for name in sorted(parts)}), "utf-8")
 
 
 if __name__ == "__main__":

@@ -9,11 +9,10 @@ import asyncio
 import copy
 import csv
 import io
-import json
 from typing import Any
 
 import pytest
-from golden.situations import DOCUMENTS, SITUATIONS
+from golden.situations import SITUATIONS, golden
 from hypothesis import example, given, strategies as st
 
 from jupyter_gpushare.hub.site import hub_templates
@@ -33,11 +32,6 @@ from jupyter_gpushare.quota import FIELDS
 
 GIB = 2**30
 TEMPLATES = hub_templates(())
-
-
-def golden(name: str, viewer: str = "alice") -> Any:
-    """A status document of a situation."""
-    return json.loads((DOCUMENTS / f"{name}.json").read_text("utf-8"))[viewer]
 
 
 def own_page(status: Any) -> str:
@@ -64,8 +58,7 @@ LEFT_OUT = {"you", "used", "summary", "countdown", "who"}
 
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_a_page_has_all_that_is_said_to_its_reader(name: str) -> None:
-    for viewer in json.loads((DOCUMENTS / f"{name}.json").read_text("utf-8")):
-        status = golden(name, viewer)
+    for viewer, status in SITUATIONS[name]().documents().items():
         node, now = status["node"], status["node"]["time"]
         rows = [row for row in status["leases"] if row["mine"]]
         places = [row for row in status["queue"] if row["mine"]]
