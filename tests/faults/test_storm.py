@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.faults.observed import Saw
@@ -24,110 +28,64 @@ SEED = int(os.environ.get("SOAK_SEED", "6"))
 
 
 OUT = ("GPU out of service", "node manager killed")
-#: Each storm, until enough has happened: one in which nothing did proves nothing. And what else the
-#: checker must have looked at.
-STORMS: dict[str, tuple[Plan, tuple[str, ...]]] = {
-    "nothing is lost": (
-        Plan(
-            SEED,
-            seconds=9.0,
-            rate=6.0,
-            clients=8,
-            kernels=1,
-            enough=lambda faults, saw: faults.total() > 20 and saw[Saw.GRANTED] > 3,
-        ),
-        (),
+
+
+def storm(
+    seconds: float,
+    rate: float,
+    clients: int,
+    enough: Callable[[Counter[str], Counter[Saw]], bool],
+    *also: str,
+    **more: Any,
+) -> tuple[Plan, tuple[str, ...]]:
+    """A storm until enough has happened: one in which nothing did proves nothing.
+
+    ``also``: what else the checker must have looked at.
+    """
+    return Plan(SEED, seconds, rate, clients, enough=enough, **more), also
+
+
+STORMS = {
+    "nothing is lost": storm(
+        *(9.0, 6.0, 8, lambda faults, saw: faults.total() > 20 and saw[Saw.GRANTED] > 3), kernels=1
     ),
-    "nothing is lost when servers race to host": (
-        Plan(
-            SEED + 1,
-            seconds=7.0,
-            rate=4.0,
-            clients=6,
-            hosts=3,
-            enough=lambda faults, saw: faults["server killed"] > 0 and saw[Saw.GRANTED] > 3,
-        ),
-        (),
+    "nothing is lost when servers race to host": storm(
+        *(7.0, 4.0, 6, lambda faults, saw: faults["server killed"] > 0 and saw[Saw.GRANTED] > 3),
+        hosts=3,
     ),
-    "nothing is lost of what is parked": (
-        Plan(
-            SEED + 2,
-            seconds=8.0,
-            rate=1.5,  # with more the node manager is away for most of the time
-            clients=1,
-            tenants=6,
-            enough=lambda faults, saw: (
-                min(saw[Saw.WHOLE], saw[Saw.RESIDENT]) > 3 and saw[Saw.PARKED] > 0
-            ),
-        ),
-        (),
+    "nothing is lost of what is parked": storm(
+        *(8.0, 1.5, 1),  # with more faults the node manager is away for most of the time
+        lambda faults, saw: min(saw[Saw.WHOLE], saw[Saw.RESIDENT]) > 3 and saw[Saw.PARKED] > 0,
+        tenants=6,
     ),
-    "a GPU out of service is granted to nobody": (
-        Plan(
-            SEED + 3,
-            seconds=8.0,
-            rate=4.0,
-            clients=8,
-            only=(*OUT, "GPU lost", "client killed"),
-            enough=lambda faults, saw: all(map(faults.get, OUT)) and saw[Saw.GRANTED] > 3,
-        ),
-        (),
+    "a GPU out of service is granted to nobody": storm(
+        *(8.0, 4.0, 8, lambda faults, saw: all(map(faults.get, OUT)) and saw[Saw.GRANTED] > 3),
+        only=(*OUT, "GPU lost", "client killed"),
     ),
-    "nobody waits for a turn for ever": (
-        Plan(
-            SEED + 4,
-            seconds=8.0,
-            rate=1.5,
-            clients=8,
-            roles=("stepper",),
-            by_turns=True,
-            only=OF_TURNS,
-            enough=lambda faults, saw: (
-                all(map(faults.get, OF_TURNS))
-                and min(saw[Saw.STEP], saw[Saw.HANGS], saw[Saw.PASSED]) > 0
-            ),
+    "nobody waits for a turn for ever": storm(
+        *(8.0, 1.5, 8),
+        lambda faults, saw: (
+            all(map(faults.get, OF_TURNS))
+            and min(saw[Saw.STEP], saw[Saw.HANGS], saw[Saw.PASSED]) > 0
         ),
-        (),
+        **{"roles": ("stepper",), "by_turns": True, "only": OF_TURNS},
     ),
-    "nobody stays locked": (
-        Plan(
-            SEED + 5,
-            seconds=6.0,
-            rate=1.5,
-            clients=1,
-            roles=("stepper",),
-            locked=5,
-            by_turns=True,
-            only=(*OF_LOCKS[:4], "step without end"),
-            enough=lambda faults, saw: all(map(faults.get, OF_LOCKS[:4])) and saw[Saw.LOCKED] > 3,
-        ),
-        ("free when the node manager was gone",),
+    "nobody stays locked": storm(
+        *(6.0, 1.5, 1),
+        lambda faults, saw: all(map(faults.get, OF_LOCKS[:4])) and saw[Saw.LOCKED] > 3,
+        "free when the node manager was gone",
+        **{"roles": ("stepper",), "locked": 5, "by_turns": True},
+        only=(*OF_LOCKS[:4], "step without end"),
     ),
-    "who is stopped loses nothing": (
-        Plan(
-            SEED + 6,
-            seconds=6.0,
-            rate=1.5,
-            clients=4,
-            roles=("short", "pair", "long"),
-            savers=3,
-            only=(*OF_STOPS, "client killed", "wire cut"),
-            enough=lambda faults, saw: any(map(faults.get, OF_STOPS)) and saw[Saw.SAVED] > 1,
-        ),
-        ("states found again",),
+    "who is stopped loses nothing": storm(
+        *(6.0, 1.5, 4, lambda faults, saw: any(map(faults.get, OF_STOPS)) and saw[Saw.SAVED] > 1),
+        "states found again",
+        **{"roles": ("short", "pair", "long"), "savers": 3},
+        only=(*OF_STOPS, "client killed", "wire cut"),
     ),
-    "nothing is lost in a move": (
-        Plan(
-            SEED + 7,
-            seconds=8.0,
-            rate=0.5,
-            clients=0,
-            movers=6,
-            by_turns=True,
-            only=OF_MOVES,
-            enough=lambda faults, saw: any(map(faults.get, OF_MOVES)) and saw[Saw.MOVED] > 0,
-        ),
-        (),
+    "nothing is lost in a move": storm(
+        *(8.0, 0.5, 0, lambda faults, saw: any(map(faults.get, OF_MOVES)) and saw[Saw.MOVED] > 0),
+        **{"movers": 6, "by_turns": True, "only": OF_MOVES},
     ),
 }
 ALWAYS = ("nothing is lost", "nothing is lost when servers race to host")
@@ -139,6 +97,7 @@ ALWAYS = ("nothing is lost", "nothing is lost when servers race to host")
 )
 def test_in_a_storm(name: str, tmp_path: Path, cuda_stubs: Path, faults_shim: Path) -> None:
     plan, also = STORMS[name]
+    plan = replace(plan, seed=SEED + [*STORMS].index(name))
     report = Storm(tmp_path, plan, cuda_stubs, faults_shim).run()
     print(f"seed {plan.seed}: {report.faults.total()} faults {dict(report.faults)}")
     print(dict(report.verdict.looked_at), f"all GPUs were free again after {report.recovered} s")

@@ -399,44 +399,11 @@ def host_with_a_ledger_of_its_own() -> None:
     ]
 
 
-PLANTED: dict[str, Callable[[], None]] = {
-    **dict.fromkeys(IN_CLIENTS, lambda: None),
-} | {
-    plant.__name__: plant
-    for plant in (
-        promise_what_is_taken,
-        lift_what_is_not_reserved,
-        give_two_the_turn,
-        hand_over_when_asked,
-        leave_the_turn_to_who_has_it,
-        wait_for_the_dead,
-        measure_quanta_by_the_wall,
-        ask_everybody_for_caches,
-        place_out_of_service,
-        believe_who_releases,
-        start_afresh,
-        keep_the_dead,
-        trust_pids,
-        believe_the_wall_clock,
-        let_anybody_release,
-        let_everybody_pass,
-        serve_the_last_first,
-        write_another_size,
-        ignore_the_disk,
-        answer_before_it_is_written,
-        start_anew_at_a_torn_page,
-        lose_patience,
-        take_own_sleep_for_silence,
-        end_with_the_wire,
-        punish_nonsense,
-        wait_for_readers,
-        forget_request_ids,
-        end_with_the_gpu,
-        believe_who_parks,
-        move_beside_the_quota,
-        stop_anybody,
-        host_with_a_ledger_of_its_own,
-    )
+#: All of the above, and what is planted in clients only.
+PLANTED: dict[str, Callable[[], None]] = dict.fromkeys(IN_CLIENTS, lambda: None) | {
+    name: plant
+    for name, plant in [*vars().items()]
+    if getattr(plant, "__module__", None) == __name__ and name[0] != "_"
 }
 IN_HOSTS = frozenset({"host_with_a_ledger_of_its_own"})
 

@@ -11,7 +11,7 @@ from jupyter_gpushare.client.memory import driver, ladder, locking, stopping
 from jupyter_gpushare.client.memory.rungs import Given, Rung
 
 
-def believe_every_checkpoint() -> None:
+def believe_who_parks() -> None:
     """Whatever the helper says: it is parked."""
 
     def checkpoint(self, needs, plan, why):
@@ -65,10 +65,5 @@ def save_at_once() -> None:
 
 #: Alone, or besides what is planted in the node manager by the same name.
 IN_CLIENTS: dict[str, Callable[[], None]] = {
-    "believe_who_parks": believe_every_checkpoint,
-    "believe_every_restore": believe_every_restore,
-    "forget_what_was_moved": forget_what_was_moved,
-    "save_at_once": save_at_once,
-    "be_locked_for_long": be_locked_for_long,
-    "leave_the_dead_helpers_locks": leave_the_dead_helpers_locks,
+    name: plant for name, plant in [*vars().items()] if getattr(plant, "__module__", 0) == __name__
 }
