@@ -13,8 +13,6 @@ from tornado.httpserver import HTTPServer
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 from tornado.testing import bind_unused_port
 
-__all__ = ["Asker", "asking"]
-
 BODIES = {
     ("revoke", "POST"): {"reason": "needed elsewhere"},
     ("drain", "POST"): {"reason": "a fan is replaced"},

@@ -10,8 +10,6 @@ from pathlib import Path
 import jupyter_gpushare
 from jupyter_gpushare.satellites import VERBS, Part
 
-__all__ = ["MISSING", "PACKAGE", "SATELLITES", "is_of_a_verb", "names_one_of"]
-
 PACKAGE = Path(jupyter_gpushare.__file__).parent
 #: The folders of all satellites, and those that this tree has not.
 SATELLITES = frozenset(

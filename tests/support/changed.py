@@ -15,8 +15,6 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["BASE", "STORIES", "changed", "is_told"]
-
 BASE = "GPUSHARE_TEST_BASE"
 ROOT = Path(__file__).resolve().parents[2]
 #: Folders of tests with long stories, and what of the repository, beside themselves, they tell of.

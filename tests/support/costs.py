@@ -23,8 +23,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["LAYERS", "SLOW", "Costs", "Starts", "slow"]
-
 #: The slow tests, without parameters, a line each; a file alone is slow as a whole.
 SLOW = Path(__file__).with_name("slow.txt")
 #: A test is slow when it took more seconds of a processor, or in all, with any parameters.

@@ -22,23 +22,11 @@ from typing import Any, Self
 import psutil
 
 from jupyter_gpushare.protocol.processes import start_time
-from support.nvml import GIB, STATE_VARIABLE, NvmlWorld, build_stub
+from support.nvml import GIB as GIB, STATE_VARIABLE as STATE_VARIABLE, NvmlWorld, build_stub
 
 CUDA_SOURCE = Path(__file__).parent.parent / "cuda_stub" / "cuda_stub.c"
 CONTEXT = 256 * 2**20
 MIB = 2**20
-
-__all__ = [
-    "CONTEXT",
-    "GIB",
-    "MIB",
-    "STATE_VARIABLE",
-    "Call",
-    "Cuda",
-    "CudaProgram",
-    "CudaWorld",
-    "build_stubs",
-]
 
 
 class Cuda(Enum):

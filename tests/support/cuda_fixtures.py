@@ -9,8 +9,6 @@ import pytest
 from support.cuda import CudaWorld, build_stubs
 from support.nvml import STATE_VARIABLE
 
-__all__ = ["cuda_stubs", "cuda_world"]
-
 
 @pytest.fixture(scope="session")
 def cuda_stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:

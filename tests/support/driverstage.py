@@ -18,19 +18,7 @@ from .cuda_fixtures import cuda_stubs, cuda_world
 from .kernel import Kernel, shows
 from .node import NodeClient, RunningNode, token_file, until
 
-__all__ = [
-    "FILL",
-    "READ",
-    "Stage",
-    "Wish",
-    "cuda_stubs",
-    "cuda_world",
-    "fill",
-    "lasting_stage",
-    "shared_stage",
-    "shows",
-    "stage",
-]
+__all__ = ["cuda_stubs", "cuda_world", "shows"]
 
 CONFIG = """
 c.NodeManagerApp.debug_checks = True

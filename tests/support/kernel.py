@@ -15,8 +15,6 @@ from jupyter_client import BlockingKernelClient, KernelManager
 
 from .node import until
 
-__all__ = ["Kernel", "Shown", "shows"]
-
 WITHIN = 120.0  # seconds; only a test that fails waits so long
 
 

@@ -15,9 +15,7 @@ from unittest import mock
 
 from jupyter_gpushare.cli.app import main
 
-from .node import RunningNode, until
-
-__all__ = ["CLI", "LiveNode", "in_process", "let_go", "started", "until"]
+from .node import RunningNode, until as until
 
 CLI = [sys.executable, "-m", "jupyter_gpushare.cli"]
 

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import pytest
 
 from jupyter_gpushare.protocol.connection import ClientConnection
-from jupyter_gpushare.protocol.errors import RemoteError
+from jupyter_gpushare.protocol.errors import RemoteError as RemoteError
 from jupyter_gpushare.protocol.messages import (
     Answer,
     CallId,
@@ -35,18 +35,6 @@ from jupyter_gpushare.protocol.messages import (
     Notice,
     Notification,
 )
-
-__all__ = [
-    "GIB",
-    "NodeClient",
-    "Puppet",
-    "RemoteError",
-    "RunningNode",
-    "needs_root",
-    "open_directory",
-    "token_file",
-    "until",
-]
 
 GIB = 2**30
 WITHIN = 120.0  # seconds; only a test that fails waits so long

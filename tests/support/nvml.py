@@ -22,10 +22,6 @@ STATE_VARIABLE = "NVML_STUB_STATE"
 SOURCE = Path(__file__).parent.parent / "nvml_stub" / "nvml_stub.c"
 GIB = 2**30
 
-__all__ = [
-    *("GIB", "STATE_VARIABLE", "Kind", "Nvml", "NvmlWorld", "build_stub", "compile_library"),
-]
-
 
 class Nvml(Enum):
     """NVML's answers that tests give."""

@@ -11,8 +11,6 @@ import pytest
 from support.node import GIB, RunningNode
 from support.nvml import STATE_VARIABLE, NvmlWorld, build_stub
 
-__all__ = ["nvml_stub", "nvml_world"]
-
 
 @pytest.fixture(scope="session")
 def nvml_stub(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -22,8 +22,6 @@ from collections.abc import Iterable, MutableMapping
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Left", "NotOurs", "enter", "left", "own"]
-
 #: Where the product asks whether its folders exist: they must be absent.
 PARENTS = ("/run", "/var/lib")
 OURS = "jupyter-gpushare"

@@ -11,8 +11,6 @@ from tornado import web
 
 from jupyter_gpushare.pages.routes import PAGES
 
-__all__ = ["Visit", "Who", "visits"]
-
 
 class Who(Enum):
     """A viewer, seen from the lease of :func:`visits`."""

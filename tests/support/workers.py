@@ -26,8 +26,6 @@ from typing import Any, NoReturn
 
 import pytest
 
-__all__ = ["Workers"]
-
 
 class Workers:
     """The plugin, in the process that tells and in each worker.
