@@ -9,19 +9,21 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import support.managing
 from hypothesis import HealthCheck, given, settings, strategies as st
 from support.examples import examples
 from support.loop import soon
+from support.managing import CLOCK
 from support.policy_world import plain_config
 
-from jupyter_gpushare.daemon.clock import Clock
 from jupyter_gpushare.daemon.fairness import FREE
 from jupyter_gpushare.ledger.codec import from_record
 from jupyter_gpushare.ledger.ledger import (
@@ -44,16 +46,12 @@ from jupyter_gpushare.policy.decide.draft import Refuse
 from jupyter_gpushare.policy.measure import stillness
 from jupyter_gpushare.policy.say.effects import Signal
 from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.events import LeaseGranted
 from jupyter_gpushare.policy.words.model import (
     Activity,
-    Bytes,
-    EnvironmentName,
     Gpu,
     GpuReading,
     HolderAction,
-    LeaseId,
     LeasePhase,
     ProcessId,
     Quota,
@@ -66,8 +64,6 @@ from jupyter_gpushare.policy.words.model import (
 )
 from jupyter_gpushare.policy.words.moves import InvariantBroken
 from jupyter_gpushare.protocol.hostmemory import Room
-
-CLOCK = Clock()
 
 
 class FlakyLedger:
@@ -96,14 +92,10 @@ class Obliging(ProcessWatch):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.watched: set[ProcessId] = set()
-        self.signalled: list[Signal] = []
 
     def watch(self, process: ProcessId) -> bool:
         self.watched.add(process)
         return True
-
-    def signal(self, effect: Signal) -> None:
-        self.signalled.append(effect)
 
     def vitals(self, tasks: Sequence[Iterable[ProcessId]]) -> Sequence[Vitals | None]:
         return [None for _ in tasks]
@@ -124,42 +116,21 @@ class Forbidding(Obliging):
         raise ProcessError("May not send SIGKILL.")
 
 
-@contextlib.asynccontextmanager
-async def managing(
-    folder: Path,
-    *,
-    processes: type[Obliging] = Obliging,
-    config: PolicyConfig | None = None,
-    inventory: SimulatedInventory | None = None,
-    **more: Any,
-) -> AsyncIterator[Manager]:
-    manager = Manager(
-        config=config or plain_config(max_tasks_per_gpu=1),
-        clock=CLOCK,
-        ledger=FlakyLedger(folder / "ledger.sqlite"),  # type: ignore[arg-type]
-        inventory=inventory or SimulatedInventory("2x24GiB"),
-        processes=processes,
-        **more,
-    )
-
-    async def quotas(gpus: Sequence[Gpu]) -> cmd.ConfigureQuotas:
-        return cmd.ConfigureQuotas(CLOCK.boot(), Quota(len(gpus)))
-
-    try:
-        await manager.start(quotas)
-        yield manager
-    finally:
-        await manager.close()
+def managing(folder: Path, **more: Any) -> AbstractAsyncContextManager[Manager]:
+    """On a :class:`FlakyLedger`, with two GPUs for one task each."""
+    usual = {"config": plain_config(max_tasks_per_gpu=1), "processes": Obliging}
+    usual["inventory"] = SimulatedInventory("2x24GiB")
+    return support.managing.managing(FlakyLedger(folder / "ledger.sqlite"), **(usual | more))
 
 
-class Dumb(SimulatedInventory):
+class Driven(SimulatedInventory):
     """GPUs whose driver answers unless the test says otherwise."""
 
-    problem: str | None = None
+    fault: Callable[[], object] | None = None
 
     def read(self) -> tuple[GpuReading, ...]:
-        if self.problem is not None:
-            raise InventoryError(self.problem)
+        if self.fault is not None:
+            self.fault()
         return super().read()
 
 
@@ -167,24 +138,27 @@ def problems(manager: Manager) -> list[str]:
     return [str(books.problem) for books in manager.state.gpus.values() if books.problem]
 
 
-async def test_nothing_is_granted_on_an_old_measurement(tmp_path: Path) -> None:
-    """The driver was updated under way: what was measured before says nothing of now."""
-    inventory = Dumb("1x24GiB")
+@pytest.mark.parametrize(
+    "says", ["Its library and its kernel module differ", "The driver does not answer"]
+)
+async def test_nothing_is_granted_on_an_old_measurement(tmp_path: Path, says: str) -> None:
+    """The driver was updated under way, or hangs: what was measured before says nothing of now."""
+    inventory, goes_on = Driven("1x24GiB"), threading.Event()
 
-    async with managing(
-        tmp_path,
-        inventory=inventory,
-        measure_interval=0.01,
-        measured_within=0.1,
-    ) as manager:
-        inventory.problem = "Its library and its kernel module differ."
+    def fault() -> None:
+        if "differ" in says:
+            raise InventoryError(f"{says}.")
+        goes_on.wait(60)
+
+    more = {"inventory": inventory, "measure_interval": 0.01, "measured_within": 0.1}
+    async with managing(tmp_path, **more) as manager:
+        inventory.fault = fault
         (problem,) = await soon(lambda: problems(manager))
-        assert problem == (
-            "Its library and its kernel module differ, and for 0.1 s nothing was measured."
-        )
+        assert problem == f"{says}, and for 0.1 s nothing was measured."
         lease = ask(1)
         assert isinstance(await manager.submit(lease), core.Wait), "it waits, and is not lost"
-        inventory.problem = None
+        inventory.fault = None
+        goes_on.set()
         await soon(lambda: manager.state.leases[lease.lease].phase is LeasePhase.HELD)
 
 
@@ -213,12 +187,8 @@ async def test_a_program_is_idle_while_nothing_of_it_computes(
     monkeypatch.setattr(stillness, "EVERY", 0.02)
     monkeypatch.setattr(Still, "works", False)
 
-    async with managing(
-        tmp_path,
-        processes=Still,
-        inventory=Seen("1x24GiB"),
-        measure_interval=0.01,
-    ) as manager:
+    more = {"processes": Still, "inventory": Seen("1x24GiB"), "measure_interval": 0.01}
+    async with managing(tmp_path, **more) as manager:
         lease = ask(1)
         await manager.submit(lease)
 
@@ -232,44 +202,13 @@ async def test_a_program_is_idle_while_nothing_of_it_computes(
         await is_(Activity.IDLE)
 
 
-async def test_a_driver_that_hangs_is_no_measurement(tmp_path: Path) -> None:
-    hangs = threading.Event()
-
-    class Hanging(Dumb):
-        def read(self) -> tuple[GpuReading, ...]:
-            if self.problem is not None:
-                hangs.wait(60)
-            return super().read()
-
-    inventory = Hanging("1x24GiB")
-
-    more: dict[str, Any] = {"measure_interval": 0.01, "measured_within": 0.1}
-    try:
-        async with managing(tmp_path, inventory=inventory, **more) as manager:
-            inventory.problem = "It hangs."
-            (problem,) = await soon(lambda: problems(manager))
-            assert "does not answer, and for 0.1 s nothing was measured" in problem
-    finally:
-        hangs.set()
-
-
-def disk(manager: Manager) -> FlakyLedger:
-    assert isinstance(manager.ledger, FlakyLedger)
-    return manager.ledger
-
-
 def process(pid: int) -> ProcessId:
     return ProcessId(CLOCK.boot_id(), pid, 1)
 
 
 def ask(number: int, who: str = "alice") -> cmd.RequestLease:
-    return cmd.RequestLease(
-        CLOCK.boot(),
-        LeaseId(f"lease-{number}"),
-        EnvironmentName(who),
-        Task(process(10_000 + number), "t", TaskKind.PROCESS),
-        Request(),
-    )
+    task = Task(process(10_000 + number), "t", TaskKind.PROCESS)
+    return cmd.RequestLease(CLOCK.boot(), f"lease-{number}", who, task, Request())
 
 
 def durable(manager: Manager) -> tuple[State, set[str]]:
@@ -322,7 +261,7 @@ def test_whatever_the_disk_does_nothing_is_told_that_is_not_on_it(
 ) -> None:
     async def story() -> None:
         async with managing(tmp_path_factory.mktemp("ledger"), check=True) as manager:
-            disk(manager).full.extend(full)
+            manager.ledger.full.extend(full)
             told = granted_by(manager)
             for number, (what, which) in enumerate(steps):
                 asked = command(manager, number, what, which)
@@ -343,19 +282,17 @@ def test_whatever_the_disk_does_nothing_is_told_that_is_not_on_it(
 
 
 def command(manager: Manager, number: int, what: str, which: int) -> cmd.Command:
-    at, who = CLOCK.boot(), EnvironmentName(PEOPLE[which % 3])
+    at, who = CLOCK.boot(), PEOPLE[which % 3]
     leases = sorted(manager.state.leases)
     lease = manager.state.leases[leases[which % len(leases)]] if leases else None
     if what == "ask" or (lease is None and what in ("release", "gone")):
         return ask(number, who)
     if what == "release":
-        assert lease is not None
         return cmd.Release(at, lease.id, lease.environment)
     if what == "gone":
-        assert lease is not None
         return cmd.ProcessGone(at, lease.task.process)
     if what == "quota":
-        return cmd.SetQuota(at, who, Quota(which, Bytes(2**30)), EnvironmentName("root"))
+        return cmd.SetQuota(at, who, Quota(which, 2**30), "root")
     if what == "observe":
         return cmd.Observe(at, manager.inventory.read())
     return cmd.Tick(at, at)
@@ -363,11 +300,11 @@ def command(manager: Manager, number: int, what: str, which: int) -> cmd.Command
 
 def orders(manager: Manager) -> list[cmd.Command]:
     """What an administrator can order so that it holds until it is ordered otherwise."""
-    at, root = CLOCK.boot(), EnvironmentName("root")
+    at, root = CLOCK.boot(), "root"
     (gpu, *_others), quota = sorted(manager.state.gpus), Quota(1)
     return [
-        cmd.SetQuota(at, EnvironmentName("alice"), quota, root),
-        cmd.UnsetQuota(at, EnvironmentName("alice"), root),
+        cmd.SetQuota(at, "alice", quota, root),
+        cmd.UnsetQuota(at, "alice", root),
         cmd.SetQuota(at, None, quota, root, group="students"),
         cmd.UnsetQuota(at, None, root, "students"),
         cmd.TakeOut(at, gpu, "It is hot.", root),
@@ -381,7 +318,7 @@ async def test_an_order_that_cannot_be_written_is_refused_and_nothing_changes(
     async with managing(tmp_path, check=True) as manager:
         for order in orders(manager):
             before = manager.state.quotas, manager.state.out
-            disk(manager).full.append(True)
+            manager.ledger.full.append(True)
             decision = await manager.submit(order)
             assert isinstance(decision, core.Refuse)
             assert "The disk is full." in decision.message
@@ -397,11 +334,11 @@ async def test_an_order_that_cannot_be_written_is_refused_and_nothing_changes(
 async def test_orders_outlive_a_loss_of_power_which_no_lease_does(tmp_path: Path) -> None:
     async with managing(tmp_path) as manager:
         assert isinstance(await manager.submit(ask(1)), core.Grant)
-        assert ({"LeaseQueued", "LeaseGranted"}, False) in disk(manager).flushed
+        assert ({"LeaseQueued", "LeaseGranted"}, False) in manager.ledger.flushed
         for order in orders(manager):
-            del disk(manager).flushed[:]
+            del manager.ledger.flushed[:]
             await manager.submit(order)
-            assert disk(manager).flushed[0][1], order
+            assert manager.ledger.flushed[0][1], order
 
 
 async def test_a_disk_that_is_full_again_at_once_grants_nobody_in_between(
@@ -413,7 +350,7 @@ async def test_a_disk_that_is_full_again_at_once_grants_nobody_in_between(
             await manager.submit(ask(number, who))
         assert told == ["lease-0", "lease-1"]
         # The release cannot be written; then it can; then granting cannot go on after all.
-        disk(manager).full.extend([True, False, True])
+        manager.ledger.full.extend([True, False, True])
         at = CLOCK.boot()
         await manager.submit(cmd.ProcessGone(at, process(10_000)))
         assert manager.state.problem == "The disk is full."
@@ -444,33 +381,24 @@ async def test_a_broken_invariant_stops_grants_and_nothing_else(
             assert decision.reason is RefusalReason.UNAVAILABLE
             assert "memory was promised twice" in decision.message
         assert manager.state.problem
-        beat = cmd.Heartbeat(CLOCK.boot(), held.lease, EnvironmentName("alice"), process(10_001))
+        beat = cmd.Heartbeat(CLOCK.boot(), held.lease, "alice", process(10_001))
         assert await manager.submit(beat) == core.Done(held.lease)
         assert not manager.crashed.is_set()
 
 
 async def test_a_process_that_may_not_be_watched_is_tried_again(tmp_path: Path) -> None:
-    made: list[Forbidding] = []
-
-    class Remembered(Forbidding):
-        def __init__(self, *given: Any) -> None:
-            super().__init__(*given)
-            made.append(self)
-
-    async with managing(tmp_path, processes=Remembered, retry_interval=0.01) as manager:
+    async with managing(tmp_path, processes=Forbidding, retry_interval=0.01) as manager:
         assert isinstance(await manager.submit(ask(1)), core.Grant)
-        await soon(lambda: process(10_001) in made[0].watched)
-        assert made[0].refusals == 3
+        await soon(lambda: process(10_001) in manager._processes.watched)
+        assert manager._processes.refusals == 3
         assert not manager.crashed.is_set()
 
 
 async def test_a_process_that_may_not_be_signalled_is_only_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = plain_config(
-        heartbeat_timeout=0.1, restart_grace=0.0, stalled_action=HolderAction.KILL
-    )
-
+    kills = {"stalled_action": HolderAction.KILL, "restart_grace": 0.0}
+    config = plain_config(heartbeat_timeout=0.1, **kills)
     async with managing(tmp_path, processes=Forbidding, config=config) as manager:
         assert isinstance(await manager.submit(ask(1)), core.Grant)
         await soon(lambda: "May not send SIGKILL" in caplog.text)
@@ -566,9 +494,7 @@ async def test_a_ledger_that_cannot_be_read_stops_nobody(
     monkeypatch.setattr(Reads, "usage", usage)
 
     async with managing(tmp_path, budget_interval=0.01) as manager:
-        bob = EnvironmentName("bob")
-        quota = Quota(1, gpu_hours=5.0)
-        await manager.submit(cmd.SetQuota(CLOCK.boot(), bob, quota, bob))
+        await manager.submit(cmd.SetQuota(CLOCK.boot(), "bob", Quota(1, gpu_hours=5.0), "bob"))
         await soon(lambda: len(tries) >= 3)  # at the start, and then again and again
         assert isinstance(await manager.submit(ask(1)), core.Grant)
 
@@ -601,9 +527,8 @@ async def test_nothing_is_read_while_no_quota_has_a_budget(
         manager._budgets_wanted = rounds
         await soon(lambda: rounds.begun >= 5)
         assert len(calls) == 1, "once at the start, before the first grant"
-        alice = EnvironmentName("alice")
         quota = Quota(1, gpu_hours=5.0)
-        await manager.submit(cmd.SetQuota(CLOCK.boot(), alice, quota, alice))
+        await manager.submit(cmd.SetQuota(CLOCK.boot(), "alice", quota, "alice"))
         await soon(lambda: len(calls) >= 3)
 
 
@@ -618,15 +543,10 @@ async def test_half_of_what_is_available_is_for_parking(tmp_path: Path) -> None:
     async with managing(tmp_path, host_memory=look) as manager:
         assert manager.config.parked_memory == 20 * 2**30
         await manager.submit(ask(1))
-        told = {
-            "lease": LeaseId("lease-1"),
-            "environment": EnvironmentName("alice"),
-            "process": process(10_001),
-        }
-        at = CLOCK.boot()
-        await manager.submit(cmd.SetActivity(at, **told, activity=Activity.IDLE))
-        await manager.submit(cmd.PlanParking(at, **told, memory=4 * 2**30))
-        done = await manager.submit(cmd.Park(at, **told, rung=Rung.DRIVER, memory=4 * 2**30))
+        told = (CLOCK.boot(), "lease-1", "alice", process(10_001))
+        await manager.submit(cmd.SetActivity(*told, Activity.IDLE))
+        await manager.submit(cmd.PlanParking(*told, 4 * 2**30))
+        done = await manager.submit(cmd.Park(*told, Rung.DRIVER, 4 * 2**30))
         assert not isinstance(done, Refuse), done
     async with managing(tmp_path, host_memory=look) as manager:
         assert manager.state.parked_memory() == 4 * 2**30
@@ -651,4 +571,4 @@ async def test_budgets_are_charged_the_time_of_turns(tmp_path: Path) -> None:
     async with managing(tmp_path) as manager:
         (row,) = await manager.reads.ask("", lambda reads: reads.usage(0.0, CLOCK.wall(), None))
         assert row.gpu_seconds_held == pytest.approx(3600.0)
-        assert manager.state.budget(EnvironmentName("alice")).spent == pytest.approx(1 / 3)
+        assert manager.state.budget("alice").spent == pytest.approx(1 / 3)

@@ -186,11 +186,8 @@ def test_grants_decisions_and_refusals_are_counted(tmp_path: Path, port: int) ->
         for _ in range(10):
             one.call(Method.HEARTBEAT, lease=lease)
 
-        def counted() -> dict[str, float] | None:
-            now = samples(port)
-            return now if now[count % "no"] >= before[count % "no"] + 10 else None
-
-        after = until(counted, "decisions are counted")
+        enough = before[count % "no"] + 10
+        after = until(lambda: (now := samples(port))[count % "no"] >= enough and now, "decisions")
         assert after[count % "yes"] >= before[count % "yes"] + 1
         assert after[f"{PREFIX}_measured_age_seconds"] < 60
         for kind, granted in (("interactive", 1), ("batch", 0)):
@@ -202,7 +199,6 @@ def test_grants_decisions_and_refusals_are_counted(tmp_path: Path, port: int) ->
                 one.request(gpus=gpus)
         with pytest.raises(RemoteError):
             one.call(Method.HEARTBEAT, lease="no such lease")
-        assert refused.value.reason is not None
         times = {refused.value.reason.value: 2, "unknown_lease": 1, "not_allowed": 0}
 
         def refusals() -> dict[str, float]:
@@ -228,24 +224,21 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     config, (port,) = "c.NodeManagerApp.metrics_environments = 9", free_ports(1)
     utilisation = f"{PREFIX}_gpu_utilisation_ratio{{"
 
-    def told() -> dict[str, float] | None:
-        now = samples(port)
-        return now if any(name.startswith(utilisation) for name in now) else None
-
     folder = tmp_path_factory.mktemp("node")
     with exporting(folder, port, config=config) as node, node.client() as one:
         one.request()
-        return until(told, "a measured utilisation") or {}
+
+        def told() -> dict[str, float] | None:
+            now = samples(port)
+            return now if any(name.startswith(utilisation) for name in now) else None
+
+        return until(told, "a measured utilisation")
 
 
 def test_the_alert_rules_ask_only_for_what_there_is(there: dict[str, float]) -> None:
-    rules = [
-        rule
-        for group in yaml.safe_load(RULES.read_text())["groups"]
-        for rule in group["rules"]
-        # Those of a pool: tests/pool/test_pool_metrics.py.
-        if f"{PREFIX}_pool_" not in rule["expr"]
-    ]
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    # Those of a pool: tests/pool/test_pool_metrics.py.
+    rules = [x for group in groups for x in group["rules"] if f"{PREFIX}_pool_" not in x["expr"]]
     names = {name.partition("{")[0] for name in there}
     values = {
         (name.partition("{")[0], label, value)
@@ -258,10 +251,9 @@ def test_the_alert_rules_ask_only_for_what_there_is(there: dict[str, float]) -> 
         assert asked.count("(") == asked.count(")")
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
         assert rule["annotations"].keys() == {"summary", "description"}
-        ours = re.findall(rf"{PREFIX}_\w+", asked)
+        ours = set(re.findall(rf"{PREFIX}_\w+", asked))
         assert ours or asked.startswith("up{"), asked
-        for name in ours:
-            assert name in names, asked
+        assert ours <= names, asked
         for name, matchers in re.findall(rf"({PREFIX}_\w+)\{{([^}}]*)\}}", asked):
             for label, value in re.findall(r'(\w+)=~?"([^"]*)"', matchers):
                 for each in value.split("|"):
@@ -269,10 +261,6 @@ def test_the_alert_rules_ask_only_for_what_there_is(there: dict[str, float]) -> 
         # Every alert is explained where an operator looks.
         page = (ETC.parent / "docs" / "troubleshooting.md").read_text("utf-8")
         assert f"`{rule['alert']}`" in page, rule["alert"]
-
-
-def expressions(panels: list[dict[str, Any]]) -> list[str]:
-    return [target["expr"] for panel in panels for target in panel.get("targets", ())]
 
 
 def test_the_dashboard_asks_only_for_what_there_is(there: dict[str, float]) -> None:
@@ -283,7 +271,8 @@ def test_the_dashboard_asks_only_for_what_there_is(there: dict[str, float]) -> N
         for name in there
         for label in re.findall(r'[{,](\w+)="', name)
     }
-    asked = expressions(dashboard["panels"])
+    panels = dashboard["panels"]
+    asked = [target["expr"] for panel in panels for target in panel.get("targets", ())]
     assert len(asked) > 10
     used: set[str] = set()
     for expression in asked:
@@ -297,9 +286,8 @@ def test_the_dashboard_asks_only_for_what_there_is(there: dict[str, float]) -> N
     known = {re.sub("_(bucket|sum|count|created|total)$", "", name) for name in used}
     for name in exported - {f"{PREFIX}_gpu_memory_bytes"}:
         assert re.sub("_(bucket|sum|count|created|total)$", "", name) in known, name
-    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in dashboard["panels"]]
-    assert len(set(places)) == len(places)
-    assert len({panel["id"] for panel in dashboard["panels"]}) == len(places)
+    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
+    assert len(places) == len({panel["id"] for panel in panels}) == len(panels)
 
 
 LEASES = st.sampled_from(["a", "b"])

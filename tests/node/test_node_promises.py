@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -33,11 +32,7 @@ from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method, Notice
 
 CONFIG = "c.Policy.max_tasks_per_gpu = 1\nc.NodeManagerApp.debug_checks = True\n"
-FAST = CONFIG + (
-    "c.Policy.heartbeat_interval = 0.2\nc.Policy.heartbeat_timeout = 1.0\n"
-    "c.Policy.restart_grace = 1.0\nc.NodeManagerApp.measure_interval = 0.2\n"
-)
-MEASURED = CONFIG + "c.NodeManagerApp.measure_interval = 0.2\n"  # nobody has to hurry
+MEASURED = CONFIG + "c.NodeManagerApp.measure_interval = 0.2\n"
 KILLS = 'c.Policy.audit_action = "kill"\nc.Policy.audit_grace = 0.5\n'
 PEOPLE = ("alice", "bob", "carol")
 
@@ -47,16 +42,9 @@ def node_for_people(directory: Path, config: str = CONFIG, **more: Any) -> Runni
     return RunningNode(directory, config=config, **given)
 
 
-def status_of(node: RunningNode) -> dict[str, Any]:
-    with node.client("root") as admin:
-        document: dict[str, Any] = admin.call(Method.STATUS)
-        return document
-
-
 def held_by(node: RunningNode) -> dict[str, str]:
     """Who holds what: lease id to environment."""
-    leases = status_of(node)["leases"]
-    return {lease["id"]: lease["environment"] for lease in leases if lease["phase"] == "held"}
+    return {x["id"]: x["environment"] for x in node.status()["leases"] if x["phase"] == "held"}
 
 
 def test_a_killed_holder_makes_room(tmp_path):
@@ -69,7 +57,7 @@ def test_a_killed_holder_makes_room(tmp_path):
         assert bob.wait(call)["gpus"]
 
 
-def driver_node(world: NvmlWorld, directory: Path, config: str = FAST) -> RunningNode:
+def driver_node(world: NvmlWorld, directory: Path, config: str) -> RunningNode:
     return node_for_people(directory, config, simulate="", environ=world.environ())
 
 
@@ -79,11 +67,8 @@ def test_squatters_are_counted_shown_and_dealt_with(tmp_path, nvml_world):
     with driver_node(nvml_world, tmp_path, config) as node, Puppet() as thief, Puppet() as b:
         nvml_world.add_process(gpu, thief.pid, 12 * GIB)
 
-        def shown() -> dict[str, Any] | None:
-            (seen,) = status_of(node)["gpus"]
-            return seen if seen["squatters"] else None
-
-        seen = until(shown, "the squatter is shown")
+        until(lambda: node.status()["gpus"][0]["squatters"], "the squatter is shown")
+        (seen,) = node.status()["gpus"]
         assert seen["squatters"] == [{"pid": thief.pid, "memory": 12 * GIB, "kind": "squatter"}]
         assert seen["unleased"] == 12 * GIB
         assert seen["free"] == 12 * GIB
@@ -109,11 +94,8 @@ def test_a_program_of_the_hosts_own_is_left_alone_and_the_rest_is_the_whole(tmp_
     with driver_node(nvml_world, tmp_path, config) as node, Puppet() as monitor, Puppet() as b:
         nvml_world.add_process(gpu, monitor.pid, GIB)
 
-        def shown() -> dict[str, Any] | None:
-            (seen,) = status_of(node)["gpus"]
-            return seen if seen["system"] else None
-
-        seen = until(shown, "the program's memory is shown")
+        until(lambda: node.status()["gpus"][0]["system"], "the program's memory is shown")
+        (seen,) = node.status()["gpus"]
         assert (seen["system"], seen["unleased"], seen["squatters"]) == (GIB, GIB, [])
         (granted,) = b.client(node.socket, "bob").request()["gpus"]
         assert granted["memory"] == 23 * GIB
@@ -134,16 +116,13 @@ def test_a_full_disk_grants_nothing_and_loses_nothing(tmp_path):
             filler = fill(disk)
             bob = b.client(node.socket, "bob")
 
-            def until_refused() -> None:
+            with pytest.raises(RemoteError) as refused:  # noqa: PT012
                 for _ in range(500):  # what the ledger's file still has room for
                     bob.call(Method.RELEASE, lease=bob.request()["lease"])
-
-            with pytest.raises(RemoteError) as refused:
-                until_refused()
             assert refused.value.reason is Reason.UNAVAILABLE
             assert "keep their GPUs" in refused.value.message
             assert alice.call(Method.HEARTBEAT, lease=grant["lease"])["state"] == "held"
-            assert status_of(node)["node"]["problem"]
+            assert node.status()["node"]["problem"]
             for number in range(200):
                 state = "idle" if number % 2 else "busy"
                 alice.call(Method.ACTIVITY, lease=grant["lease"], state=state)
@@ -151,7 +130,7 @@ def test_a_full_disk_grants_nothing_and_loses_nothing(tmp_path):
             assert len([line for line in told if "The ledger refused" in line]) == 1, told
             assert len(told) <= 3, "or the log fills the disk again"
             filler.unlink()
-            until(lambda: status_of(node)["node"]["problem"] is None, "the disk is well again")
+            until(lambda: node.status()["node"]["problem"] is None, "the disk is well again")
             assert "The ledger is written again, after it failed" in node.story()
             assert bob.request()["gpus"]
             node.restart()
@@ -170,14 +149,10 @@ def test_a_full_disk_grants_nothing_and_loses_nothing(tmp_path):
     ],
 )
 def test_a_wrong_configuration_ends_with_one_clear_sentence(tmp_path, config, words):
-    (tmp_path / "config.py").write_text(config)
-    command = [sys.executable, "-m", "jupyter_gpushare.node", f"--config={tmp_path}/config.py"]
-    command += [f"--socket={tmp_path}/s", f"--ledger={tmp_path}/l.sqlite"]
-    command += [] if "simulate" in config else ["--simulate=1x24GiB"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    simulate = "" if "simulate" in config else "1x24GiB"
+    said = RunningNode(tmp_path, config=config, simulate=simulate).refuses()
+    assert words in said
+    assert "Traceback" not in said
 
 
 def test_a_live_nodes_commands_replayed_give_the_same_events(tmp_path):

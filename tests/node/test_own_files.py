@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
@@ -12,27 +11,19 @@ from support.node import RunningNode, needs_root
 from jupyter_gpushare.ledger.beside import UnsafeFile, check_directory, key_beside
 
 
-def refusal(node: RunningNode) -> str:
-    """What was said by one that must not start."""
-    with contextlib.closing(node):
-        node.launch()
-        assert node.wait_dead() == 1
-    return node.story()
-
-
 def test_what_others_could_write_or_know_is_refused_at_the_start(tmp_path: Path) -> None:
     place = tmp_path / "ledger"
     place.mkdir()
     place.chmod(0o777)
     node = RunningNode(tmp_path, ledger=place / "ledger.sqlite")
-    said = refusal(node)
+    said = node.refuses()
     assert "others could replace the ledger" in said
     assert "chmod go-w" in said
     place.chmod(0o1777)  # as /tmp is: nobody replaces another's file there
     with node:
         assert node.status()["node"]
     (place / "ledger.key").chmod(0o644)
-    assert "others could know it" in refusal(node)
+    assert "others could know it" in node.refuses()
 
 
 @needs_root

@@ -31,9 +31,7 @@ def idle(client: NodeClient, lease: str) -> None:
 
 
 def row(client: NodeClient, lease: str) -> dict[str, Any]:
-    leases = client.call(Method.STATUS)["leases"]
-    found: dict[str, Any] = next(one for one in leases if one["id"] == lease)
-    return found
+    return next(one for one in client.call(Method.STATUS)["leases"] if one["id"] == lease)
 
 
 def test_an_idle_gpu_goes_to_who_waits_and_comes_back(tmp_path: Path) -> None:
@@ -125,8 +123,7 @@ CROWDED = (
 
 
 def held(client: NodeClient) -> int:
-    used: int = client.call(Method.STATUS)["quota"]["used_gpus"]
-    return used
+    return client.call(Method.STATUS)["quota"]["used_gpus"]
 
 
 def crowd(alice: NodeClient, bob: NodeClient) -> tuple[str, str]:

@@ -19,11 +19,7 @@ from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.model import (
     Activity,
     Allocation,
-    Bytes,
     EndReason,
-    EnvironmentName,
-    GpuUuid,
-    LeaseId,
     Parked,
     PriorityClass,
     Quota,
@@ -34,8 +30,8 @@ from jupyter_gpushare.policy.words.recalls import Give, Recall, RecallKey, Recal
 from jupyter_gpushare.policy.words.turns import Lock, Turn, TurnEnd, TurnPhase
 from jupyter_gpushare.protocol import documents as doc
 
-NAME = LeaseId("lease-1")
-ALICE = EnvironmentName("alice")
+NAME = "lease-1"
+ALICE = "alice"
 
 
 def heard(pauses: Pauses, *events: ev.Event) -> Pauses:
@@ -57,7 +53,7 @@ def test_each_wait_of_this_cell_is_counted_and_the_present_one_grows() -> None:
     assert pauses.document(NAME, 70.0) == {"times": 3, "seconds": 25.5, "moved": 0}
     heard(pauses, ev.TurnMoved(60.0, NAME, None, TurnEnd.ALONE))
     assert pauses.document(NAME, 99.0) == {"times": 3, "seconds": 15.5, "moved": 0}
-    assert pauses.document(LeaseId("lease-2"), 99.0) is None
+    assert pauses.document("lease-2", 99.0) is None
 
 
 def test_a_wait_that_nobody_notices_is_no_pause() -> None:
@@ -104,12 +100,11 @@ def asked(at: float, why: Why = Why.MOVED, phase: RecallPhase = RecallPhase.TOLD
 
 
 def has(at: float, gpu: str, parked: Parked | None = None) -> ev.LeaseGranted:
-    gpus = (Allocation(GpuUuid(gpu), Bytes(1)),)
-    return ev.LeaseGranted(at, NAME, ALICE, gpus, Activity.BUSY, parked=parked)
+    return ev.LeaseGranted(at, NAME, ALICE, (Allocation(gpu, 1),), Activity.BUSY, parked=parked)
 
 
 def test_a_cell_that_moves_is_paused_meanwhile_and_goes_on() -> None:
-    gone = ev.LeaseParked(22.0, NAME, ALICE, Rung.DRIVER, 1, gpus=(GpuUuid("GPU-a"),))
+    gone = ev.LeaseParked(22.0, NAME, ALICE, Rung.DRIVER, 1, gpus=("GPU-a",))
     pauses = heard(Pauses(), has(0.0, "GPU-a"), waits(10.0), given(14.0), asked(20.0))
     assert pauses.away(NAME) is None, "it has not given it"
     heard(pauses, gone)
@@ -125,7 +120,7 @@ def test_a_cell_that_moves_is_paused_meanwhile_and_goes_on() -> None:
 
 
 def test_one_that_comes_back_to_the_same_gpu_did_not_move() -> None:
-    gone = ev.LeaseParked(22.0, NAME, ALICE, Rung.RELEASE, 0, gpus=(GpuUuid("GPU-a"),))
+    gone = ev.LeaseParked(22.0, NAME, ALICE, Rung.RELEASE, 0, gpus=("GPU-a",))
     pauses = heard(Pauses(), asked(20.0, Why.SERVED), gone)
     assert pauses.away(NAME) is Why.SERVED
     heard(pauses, has(30.0, "GPU-a"))
@@ -148,15 +143,13 @@ def test_one_that_kept_its_memory_and_is_parked_later_has_no_cell_that_goes_on()
 
 # -- what is done with a task that is at work ------------------------------------------------------
 
-FIRST, OFFSET, GRACE = LeaseId("L1"), 1000.0, 30.0
+FIRST, OFFSET, GRACE = "L1", 1000.0, 30.0
 
 
 @pytest.fixture
 def world() -> World:
-    config = plain_config(
-        max_tasks_per_gpu=1, stop_after=60.0, stop_grace=GRACE, heartbeat_timeout=1e6
-    )
-    made = World(config).start([gpu(0)], Quota(4, None))
+    times = {"stop_after": 60.0, "stop_grace": GRACE, "heartbeat_timeout": 1e6}
+    made = World(plain_config(max_tasks_per_gpu=1, **times)).start([gpu(0)], Quota(4, None))
     made.request("alice", 1, Request(priority_class=PriorityClass.BATCH, stops=True))
     return made
 
@@ -165,29 +158,22 @@ def interrupted(
     world: World, state: State | None = None, at: float | None = None, away: Why | None = None
 ) -> doc.Interruption | None:
     state = state or world.state
-    at = world.at if at is None else at
-    told = sharing.of_lease(
-        state, state.leases[FIRST], at, OFFSET, world.config, lambda _lease: (), away
-    )
+    when = (world.at if at is None else at), OFFSET, world.config
+    told = sharing.of_lease(state, state.leases[FIRST], *when, lambda _lease: (), away)
     return told["interrupted"]
 
 
 def recalled(world: World, give: Give, phase: RecallPhase, why: Why, moving: int = 0) -> State:
     recall = Recall(phase, why, world.at, world.at, world.at, 1, moving=moving)
-    return dataclasses.replace(
-        world.state, recalls=world.state.recalls.set(RecallKey(FIRST, give), recall)
-    )
-
-
-def test_a_task_that_is_left_alone_has_none(world: World) -> None:
-    assert interrupted(world) is None
+    recalls = world.state.recalls.set(RecallKey(FIRST, give), recall)
+    return dataclasses.replace(world.state, recalls=recalls)
 
 
 def test_a_program_that_is_to_stop_says_until_when_it_has_time(world: World) -> None:
+    assert interrupted(world) is None
     world.tick(70.0)
     world.request("bob", 2)
     asked = world.state.recall(FIRST, Give.STOP)
-    assert asked is not None
     assert asked.is_out, "it is asked for bob"
     until = asked.since + GRACE
     assert interrupted(world) == {"what": "stops", "until": until + OFFSET}
@@ -204,16 +190,13 @@ def test_a_task_that_gives_its_memory_while_it_computes(world: World, why: Why, 
     assert interrupted(world, moving) == expected, "it is under way"
     assert interrupted(world, away=why) == expected, "it waits for a GPU"
     assert interrupted(world, recalled(world, Give.PROCESS, RecallPhase.KEPT, why)) is None
-
-
-def test_an_idle_one_that_is_parked_has_no_work_that_is_interrupted(world: World) -> None:
     idle = recalled(world, Give.TENSORS, RecallPhase.TOLD, Why.CONTENDED)
-    assert interrupted(world, idle) is None
+    assert interrupted(world, idle) is None, "it has no work"
 
 
 def test_a_lock_has_its_end(world: World) -> None:
     at = world.at
-    waits = Turn(TurnPhase.WAITS, at, gpus=(GpuUuid("GPU-0"),), lock=Lock(at, at + 10.0))
+    waits = Turn(TurnPhase.WAITS, at, gpus=("GPU-0",), lock=Lock(at, at + 10.0))
     state = dataclasses.replace(world.state, turns=world.state.turns.set(FIRST, waits))
     assert interrupted(world, state) == {"what": "locked", "until": at + 10.0 + OFFSET}
     assert interrupted(world, state, at + 10.0) is None

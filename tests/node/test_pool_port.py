@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import ssl
 import statistics
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.leasecalls import CALLS
 from support.node import NodeClient, RemoteError, needs_root
 from support.pool import Pool, PoolNode, hello
 
@@ -78,34 +78,25 @@ def test_the_pool_comes_in_and_is_nobody_s_environment(
 def test_a_viewer_sees_what_the_person_sees_by_token(node: PoolNode, authority: Authority) -> None:
     with node.client("alice") as alice, node.client("bob") as bob:
         own, other = alice.request(name="mine"), bob.request(name="bobs-notebook")
-        try:
-            with node.from_pool(authority, ALICE) as viewer:
-                seen, told = viewer.call(Method.STATUS), alice.call(Method.STATUS)
-                for document in (seen, told):
-                    document.pop("time", None)
-                assert {one["id"] for one in seen["leases"]} == {
-                    one["id"] for one in told["leases"]
-                }
-                assert [one["name"] for one in seen["leases"] if one["id"] == own["lease"]]
-                assert "bobs-notebook" not in str(seen)
-                assert viewer.hello["environment"] == "alice"
-                for method, params in (
-                    (Method.RELEASE, {"lease": other["lease"]}),
-                    (Method.LEASE_REVOKE, {"lease": other["lease"], "reason": "r"}),
-                    (Method.QUOTA_SET, {"environment": "alice", "gpus": 9}),
-                    (Method.POOL_FOLLOW, {"pool": "lab"}),
-                    (Method.POOL_CERTIFY, {}),
-                ):
-                    with pytest.raises(RemoteError):
-                        viewer.call(method, **params)
-                assert viewer.call(Method.RELEASE, lease=own["lease"])
-            with node.from_pool(authority, ROOT) as admin:
-                assert "bobs-notebook" in str(admin.call(Method.STATUS))
-                admin.call(Method.LEASE_REVOKE, lease=other["lease"], reason="maintenance")
-        finally:
-            for client, lease in ((alice, own), (bob, other)):
-                with contextlib.suppress(RemoteError):
-                    client.call(Method.RELEASE, lease=lease["lease"])
+        with node.from_pool(authority, ALICE) as viewer:
+            seen, told = viewer.call(Method.STATUS), alice.call(Method.STATUS)
+            assert {one["id"] for one in seen["leases"]} == {one["id"] for one in told["leases"]}
+            assert [one["name"] for one in seen["leases"] if one["id"] == own["lease"]]
+            assert "bobs-notebook" not in str(seen)
+            assert viewer.hello["environment"] == "alice"
+            for method, params in (
+                (Method.RELEASE, {"lease": other["lease"]}),
+                (Method.LEASE_REVOKE, {"lease": other["lease"], "reason": "r"}),
+                (Method.QUOTA_SET, {"environment": "alice", "gpus": 9}),
+                (Method.POOL_FOLLOW, {"pool": "lab"}),
+                (Method.POOL_CERTIFY, {}),
+            ):
+                with pytest.raises(RemoteError):
+                    viewer.call(method, **params)
+            assert viewer.call(Method.RELEASE, lease=own["lease"])
+        with node.from_pool(authority, ROOT) as admin:
+            assert "bobs-notebook" in str(admin.call(Method.STATUS))
+            admin.call(Method.LEASE_REVOKE, lease=other["lease"], reason="maintenance")
 
 
 def test_a_token_counts_over_tls_as_on_the_socket(node: PoolNode, authority: Authority) -> None:
@@ -114,25 +105,17 @@ def test_a_token_counts_over_tls_as_on_the_socket(node: PoolNode, authority: Aut
         assert not alice.hello["admin"]
         alice.call(Method.STATUS)
     assert "not known" in refusal(lambda: node.from_elsewhere(authority, "mallory"))
+    assert "only the pool" in refusal(lambda: node.from_elsewhere(authority, None))
 
 
-#: A call's least parameters; of all others a lease.
+TASK = {"name": "n", "kind": "process"}
+#: A call's least parameters, if it has any.
 LEAST: dict[Method, dict[str, Any]] = {
-    Method.REQUEST: {"task": {"name": "n", "kind": "process"}},
+    **{method: {"lease": "l", **params} for method, params in CALLS.items()},
+    Method.REQUEST: {"task": TASK},
     Method.ATTACH: {"lease": "l", "secret": "s"},
-    Method.ACTIVITY: {"lease": "l", "state": "idle"},
-    Method.PARKING: {"lease": "l", "memory": 1},
-    Method.ABILITY: {"lease": "l", "rung": "none"},
-    Method.MEMORY: {"lease": "l", "figures": [], "steps": 1},
-    Method.STOPPABLE: {"lease": "l", "can": True},
-    Method.KEPT: {"lease": "l", "reason": "r"},
-    Method.RESUME: {"lease": "l", "wait": False},
-    Method.PROMISE: {"lease": "l", "deadline": 60.0},
-    Method.PROGRESS: {"lease": "l", "done": 1, "seconds": 0.1},
     Method.PREDICT: {
-        "task": {"name": "n", "kind": "process"},
-        "framework": "torch",
-        "operations": [],
+        **{"task": TASK, "framework": "torch", "operations": []},
         **{"batch": 1, "iterations": 1, "inputs": 1, "peak": 1},
     },
     Method.TASK_ENDED: {"kernel_id": "k"},
@@ -149,18 +132,12 @@ def test_what_a_process_must_ask_for_itself_is_refused(
     with node.from_pool(authority, {"name": "root" if admin else "alice", "admin": admin}) as one:
         for method in sorted(methods, key=lambda method: method.value):
             with pytest.raises(RemoteError) as caught:
-                one.call(method, **LEAST.get(method, {"lease": "l"}))
+                one.call(method, **LEAST.get(method, {}))
             assert caught.value.reason is Reason.NOT_ALLOWED, method
             assert "processes of this host only" in str(caught.value), method
 
 
 # -- who does not -------------------------------------------------------------------------------
-
-
-def test_without_a_certificate_and_a_token_nobody_comes_in(
-    node: PoolNode, authority: Authority
-) -> None:
-    assert "only the pool" in refusal(lambda: node.from_elsewhere(authority, None))
 
 
 def test_only_the_pool_s_certificate_names_a_viewer(node: PoolNode, authority: Authority) -> None:
@@ -174,18 +151,6 @@ def test_only_the_pool_s_certificate_names_a_viewer(node: PoolNode, authority: A
     assert "Only the pool may say" in refusal(lambda: knock(None))
 
 
-def test_there_is_no_plain_tcp(node: PoolNode) -> None:
-    with socket.create_connection(("127.0.0.1", node.port), timeout=60) as plain:
-        plain.sendall(b'{"jsonrpc":"2.0","id":1,"method":"hello","params":{"protocol":1}}\n')
-        answered = b""
-        with contextlib.suppress(ConnectionError):
-            while data := plain.recv(4096):
-                answered += data
-    # An alert of TLS at most: nothing of ours is said in the open.
-    assert b"jsonrpc" not in answered
-    assert len(answered) < 16
-
-
 # -- floods ---------------------------------------------------------------------------------------
 
 
@@ -195,9 +160,7 @@ def test_slow_handshakes_delay_neither_local_clients_nor_the_pool(
     held: list[socket.socket] = []
     try:
         for _ in range(300):
-            one = socket.create_connection(
-                ("127.0.0.1", node.port), timeout=60, source_address=("127.0.0.9", 0)
-            )
+            one = socket.create_connection(("127.0.0.1", node.port), 60, ("127.0.0.9", 0))
             one.sendall(b"\x16\x03\x01")  # a record begins, and nothing follows
             held.append(one)
         took = []
@@ -255,22 +218,11 @@ def test_after_a_restart_the_pool_comes_in_beside_strangers_from_many_addresses(
                 stranger.kill()
 
 
-def test_a_silent_handshake_ends(node: PoolNode) -> None:
-    with (
-        socket.create_connection(
-            ("127.0.0.1", node.port), timeout=60, source_address=("127.0.0.11", 0)
-        ) as silent,
-        contextlib.suppress(ConnectionError),
-    ):
-        assert silent.recv(1) == b""
-
-
 # -- renewal --------------------------------------------------------------------------------------
 
 
 def _shown(node: PoolNode, authority: Authority) -> bytes | None:
     with node.dial(authority.call_context()) as wire:
-        assert isinstance(wire, ssl.SSLSocket)
         return wire.getpeercert(binary_form=True)
 
 
@@ -279,15 +231,12 @@ def test_a_certificate_is_renewed_over_the_link(node: PoolNode, authority: Autho
     key = (node.directory / "pool" / "host.pem").read_bytes()
     with node.from_pool(authority) as pool:
         csr = pool.call(Method.POOL_CERTIFY)["csr"]
-        for name, why in (("c", "not for the host b"),):
-            wrong = authority.sign(csr, name, time.time())
-            with pytest.raises(RemoteError, match=why):
-                pool.call(
-                    Method.POOL_CERTIFY, certificates=wrong, authorities=authority.authorities
-                )
+        wrong, signed = (authority.sign(csr, name, time.time()) for name in ("c", "b"))
+        told = {"certificates": wrong, "authorities": authority.authorities}
+        with pytest.raises(RemoteError, match="not for the host b"):
+            pool.call(Method.POOL_CERTIFY, **told)
         assert _shown(node, authority) == before
-        signed = authority.sign(csr, "b", time.time())
-        told = {"certificates": signed, "authorities": authority.authorities}
+        told["certificates"] = signed
         assert pool.call(Method.POOL_CERTIFY, **told) == {}
         # What was asked for is used up, and the connection goes on.
         with pytest.raises(RemoteError, match="asked for no certificate"):

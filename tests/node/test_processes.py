@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import example, given, strategies as st
+from support.loop import soon
 from support.node import until
 
 from jupyter_gpushare.node.host import processes
@@ -87,41 +88,19 @@ def until_state(state: str, process: subprocess.Popen[str]) -> None:
 
 
 class Watching:
-    """Runs one scenario on a loop: what has gone, and a wait for it."""
+    """What has gone of the processes that are watched."""
 
     def __init__(self) -> None:
         self.gone: list[ProcessId] = []
-        self._event = asyncio.Event()
-        self.watch = ProcessWatch(asyncio.get_running_loop(), self._on_gone)
-
-    def _on_gone(self, process: ProcessId) -> None:
-        self.gone.append(process)
-        self._event.set()
-
-    async def until_gone(self, count: int = 1) -> None:
-        async with asyncio.timeout(DEADLINE):
-            while len(self.gone) < count:
-                self._event.clear()
-                await self._event.wait()
+        self.watch = ProcessWatch(asyncio.get_running_loop(), self.gone.append)
 
     async def next_gone(self, other: subprocess.Popen[str]) -> list[ProcessId]:
         """What goes before ``other``, which is killed now: what was to be told is told by then."""
         last = known(other.pid)
         assert self.watch.watch(last)
         other.kill()
-        async with asyncio.timeout(DEADLINE):
-            while last not in self.gone:
-                self._event.clear()
-                await self._event.wait()
+        await soon(lambda: last in self.gone)
         return self.gone[: self.gone.index(last)]
-
-
-def test_a_process_is_itself_again_and_no_other() -> None:
-    mine = known(os.getpid())
-    assert mine == known(os.getpid())
-    assert mine.boot_id == BOOT
-    assert mine.pid == os.getpid()
-    assert mine.start_time > 0
 
 
 @pytest.mark.parametrize("pid", [0, -1, 2**22 + 1, 2**40])
@@ -145,40 +124,20 @@ def test_stat_is_read_whatever_the_name(name: bytes, parent: int, start_time: in
     assert (stat.parent, stat.start_time) == (parent, start_time)
 
 
-def test_lineage_goes_from_the_grandchild_up_to_us(start: Start) -> None:
-    code = (
-        "import subprocess, sys\n"
-        "child = subprocess.Popen(['sleep', '1000'])\n"
-        "print(child.pid, flush=True)\n"
-        "sys.stdin.read()\n"
-        "child.kill()\n"
-        "child.wait()\n"
-    )
-    middle = start(sys.executable, "-c", code)
-    assert middle.stdout is not None
-    grandchild = int(middle.stdout.readline())
-    chain = lineage(grandchild, BOOT)
-    assert chain[:3] == (known(grandchild), known(middle.pid), known(os.getpid()))
-    assert len({each.pid for each in chain}) == len(chain)
-    starts = [each.start_time for each in chain]
-    assert starts == sorted(starts, reverse=True)
-    middle.communicate("")
-
-
-def test_lineage_of_an_orphan_skips_the_dead_parent(start: Start) -> None:
-    script = 'sleep 1000 & echo "$!"; read line'
-    middle = start("sh", "-c", script)
-    assert middle.stdout is not None
-    orphan = int(middle.stdout.readline())
-    process = known(orphan)
-    parent = known(middle.pid)
+def test_lineage_goes_up_to_us_and_skips_a_dead_parent(start: Start) -> None:
+    parent = start("sh", "-c", 'sleep 1000 & echo "$!"; read line')
+    process, middle = known(int(parent.stdout.readline())), known(parent.pid)
     try:
-        assert lineage(orphan, BOOT)[:2] == (process, parent)
-        middle.kill()
-        middle.wait()
-        chain = lineage(orphan, BOOT)
+        chain = lineage(process.pid, BOOT)
+        assert chain[:3] == (process, middle, known(os.getpid()))
+        assert len({each.pid for each in chain}) == len(chain)
+        starts = [each.start_time for each in chain]
+        assert starts == sorted(starts, reverse=True)
+        parent.kill()
+        parent.wait()
+        chain = lineage(process.pid, BOOT)
         assert chain[0] == process
-        assert parent not in chain
+        assert middle not in chain
     finally:
         assert send(process, signal.SIGKILL)
 
@@ -211,8 +170,7 @@ def test_lineage_ends_at_a_parent_that_cannot_be_it(
 def test_what_a_process_was_started_with() -> None:
     environ = {**os.environ, "ONE": "1=2", "OTHER": ""}
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=environ) as child:
-        found = identify(child.pid, BOOT)
-        assert found is not None
+        found = known(child.pid)
         # The kernel shows the new program's environment a moment after the program has begun.
         until(lambda: started_with(found, "ONE", "OTHER") == ("1=2", ""), "what it began with")
         assert started_with(found, "ONE", "NEITHER") is None
@@ -221,19 +179,14 @@ def test_what_a_process_was_started_with() -> None:
     assert started_with(found, "ONE") is None
 
 
-def test_a_later_process_with_the_same_pid_is_another_one(start: Start) -> None:
+async def test_a_later_process_with_the_same_pid_is_another_one(start: Start) -> None:
     running = start()
     later = known(running.pid)
     earlier = dataclasses.replace(later, start_time=later.start_time - 1)
 
-    async def scenario() -> None:
-        watching = Watching()
-        assert not watching.watch.watch(earlier)
-        watching.watch.close()
-
     assert not is_alive(earlier)
     assert not send(earlier, signal.SIGKILL)
-    asyncio.run(scenario())
+    assert not Watching().watch.watch(earlier)
     assert is_alive(later), "the signal must not have reached the later process"
 
 
@@ -282,7 +235,7 @@ async def test_the_end_is_told_at_once_and_once(start: Start) -> None:
     assert watching.watch.watch(process), "watching twice is watching once"
     killed = time.monotonic()
     running.kill()
-    await watching.until_gone()
+    await soon(lambda: watching.gone)
     assert time.monotonic() - killed < 10.0, "its end was told, not its silence noticed"
     assert watching.gone == [process]
     watching.watch.close()
@@ -314,7 +267,7 @@ async def test_a_stopped_process_is_not_gone_until_it_is_killed(start: Start) ->
     assert is_alive(process)
     assert await watching.next_gone(start()) == []
     send(process, signal.SIGKILL)
-    await watching.until_gone(2)
+    await soon(lambda: watching.gone[1:])
     assert watching.gone[1:] == [process]
 
 
@@ -328,7 +281,6 @@ async def test_a_process_whose_main_thread_ended_lives_on(start: Start) -> None:
 
     watching = Watching()
     running = start(sys.executable, "-c", code)
-    assert running.stdout is not None
     running.stdout.readline()
     process = known(running.pid)
     watching.watch.watch(process)
@@ -336,7 +288,7 @@ async def test_a_process_whose_main_thread_ended_lives_on(start: Start) -> None:
     assert is_alive(process), "a thread still computes"
     assert watching.gone == []
     running.kill()
-    await watching.until_gone()
+    await soon(lambda: watching.gone)
 
 
 def test_the_work_of_tasks_is_read_with_that_of_their_children(start: Start) -> None:
@@ -349,20 +301,11 @@ def test_the_work_of_tasks_is_read_with_that_of_their_children(start: Start) -> 
     gone.wait()
     tasks = [[known(parent.pid)], [known(still.pid)], [gone_before]]
     worked, rested, lost = processes.vitals(tasks)
-    assert worked is not None
     assert rested is not None
     assert lost is None
-    assert parent.stdin is not None
     parent.stdin.write("\n")
     parent.stdin.flush()
-
-    def has_worked() -> bool:
-        now = processes.vitals(tasks)[0]
-        assert now is not None
-        assert worked is not None
-        return now.cpu > worked.cpu + 0.05
-
-    until(has_worked, "some work")
+    until(lambda: processes.vitals(tasks)[0].cpu > worked.cpu + 0.05, "some work")
     assert processes.vitals(tasks)[1] == rested
     assert processes.vitals([]) == ()
 
@@ -372,10 +315,8 @@ def test_one_that_a_debugger_has_is_held(start: Start) -> None:
     for traced in (True, False):
         call = "ctypes.CDLL(None).ptrace(0, 0, 0, 0)" if traced else "pass"  # PTRACE_TRACEME
         process = start(sys.executable, "-c", code.format(call))
-        assert process.stdout is not None
         process.stdout.readline()
         (found,) = processes.vitals([[known(process.pid)]])
-        assert found is not None
         assert found.is_held is traced
 
 

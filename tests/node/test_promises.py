@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from support.exporter import samples
 from support.node import RunningNode, until
 
 from jupyter_gpushare.node.views.metrics import PREFIX
 from jupyter_gpushare.protocol.messages import Method, Notice
-
-
-def promise_of(node: RunningNode) -> dict[str, Any] | None:
-    (lease,) = node.status()["leases"]
-    promise: dict[str, Any] | None = lease.get("promise")
-    return promise
 
 
 def test_verdicts_are_told_counted_and_kept_over_a_restart(tmp_path: Path, port: int) -> None:
@@ -29,14 +22,12 @@ def test_verdicts_are_told_counted_and_kept_over_a_restart(tmp_path: Path, port:
             one.call(Method.PROGRESS, lease=lease, done=3, total=3, seconds=0.1)
             assert samples(port)[f'{PREFIX}_promises_open{{state="on_time"}}'] == 1
             one.call(Method.PROMISE, lease=lease)
-            assert promise_of(node) is None
+            assert node.status()["leases"][0].get("promise") is None
             until(lambda: samples(port).get(kept) == 1, "it was kept")
             one.call(Method.PROMISE, lease=lease, deadline=0.1)
             told = one.wait_notice(Notice.PROMISE, where=lambda told: told["state"] == "missed")
             assert (told["named"], told["left"] < 0) == (True, True)
-            promise = promise_of(node)
-            assert promise is not None
-            assert promise["state"] == "missed"
+            assert node.status()["leases"][0]["promise"]["state"] == "missed"
             one.call(Method.PROMISE, lease=lease)
             until(lambda: samples(port).get(missed) == 1, "it was missed")
         verdicts = node.status()["promises"]

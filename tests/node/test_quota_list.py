@@ -61,11 +61,8 @@ def listed(root: NodeClient) -> dict[str, Any]:
 def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) -> None:
     people = {"holder": [], "member": ["team"], "root": []}
     with RunningNode(tmp_path, simulate="4x24GiB", config=CONFIG, people=people) as node:
-        with (
-            node.client("holder") as holder,
-            node.client("member") as member,
-            node.client("root") as root,
-        ):
+        as_ = node.client
+        with as_("holder") as holder, as_("member") as member, as_("root") as root:
             # Nobody has asked for anything yet: configured quotas and groups are known.
             rows = listed(root)
             whole = {"gpus": 3, "memory": None, "weight": 1.0, "source": "user", "seen": False}
@@ -115,8 +112,7 @@ c.Quotas.default = {"gpus": "all", "memory": 0.5}
 
 
 def warnings(root: NodeClient, name: str, **quota: Any) -> list[str]:
-    said: list[str] = root.call(Method.QUOTA_SET, environment=name, **quota)["warnings"]
-    return said
+    return root.call(Method.QUOTA_SET, environment=name, **quota)["warnings"]
 
 
 def test_a_quota_beyond_the_node_is_said_and_holds_and_locks_nobody_out(tmp_path: Path) -> None:
@@ -129,15 +125,13 @@ def test_a_quota_beyond_the_node_is_said_and_holds_and_locks_nobody_out(tmp_path
         assert warnings(root, "ada", gpus=1, memory=9 * GIB) == []
         (contradicts,) = warnings(root, "ada", gpus=1, memory=8 * GIB)
         assert contradicts.startswith("ada may have 8 GiB on each GPU, but max_tasks_per_gpu is 2:")
-        assert warnings(root, "ada", gpus=1, memory=999 * GIB) == [
+        much = (
             "ada may have 999 GiB on each GPU, but the largest GPU of this node has 24 GiB: "
             "a request that names no size gets the whole GPU."
-        ]
-        assert warnings(root, "ada", gpus=99) == [
-            "ada may have 99 GPUs, but this node has 2 GPUs: no request can get more than that.",
-            "ada may have 999 GiB on each GPU, but the largest GPU of this node has 24 GiB: "
-            "a request that names no size gets the whole GPU.",
-        ]
+        )
+        many = "ada may have 99 GPUs, but this node has 2 GPUs: no request can get more than that."
+        assert warnings(root, "ada", gpus=1, memory=999 * GIB) == [much]
+        assert warnings(root, "ada", gpus=99) == [many, much]
         granted = ada.request(gpus=2)
         assert [gpu["memory"] for gpu in granted["gpus"]] == [24 * GIB, 24 * GIB]
         with pytest.raises(RemoteError, match="asked for 1 GPU with 25 GiB on each"):
@@ -163,22 +157,15 @@ def test_gpus_that_come_count_and_one_that_is_lost_still_does(
     nvml_world: NvmlWorld, tmp_path: Path
 ) -> None:
     first = nvml_world.add_gpu(memory=24 * GIB)
-    environ = nvml_world.environ()
-    with (
-        RunningNode(tmp_path, simulate="", config=ALL, environ=environ) as node,
-        node.client() as client,
-    ):
+    with RunningNode(tmp_path, simulate="", config=ALL, environ=nvml_world.environ()) as node:
 
         def quota() -> tuple[int, int]:
-            found = client.call(Method.STATUS)["quota"]
+            found = node.status()["quota"]
             return found["gpus"], round(found["memory"] / GIB)
 
         assert quota() == (1, 12)
         nvml_world.add_gpu(memory=16 * GIB)
         until(lambda: quota() == (2, 8), "the new GPU counts, and half of it is less")
         nvml_world.lose(first)
-        until(
-            lambda: any(one["health"] == "lost" for one in client.call(Method.STATUS)["gpus"]),
-            "it is lost",
-        )
+        until(lambda: "lost" in [one["health"] for one in node.status()["gpus"]], "it is lost")
         assert quota() == (2, 8)

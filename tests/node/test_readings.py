@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from support.clock import FakeClock
 from support.node import GIB, NodeClient, RunningNode, until
 from support.nvml import NvmlWorld
-from support.policy_world import World, gpu, task
+from support.policy_world import World, gpu
 
 from jupyter_gpushare.node.host.outcome import Outcome
 from jupyter_gpushare.node.inventory.readings import Readings, figures
@@ -24,11 +24,7 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
     Activity,
-    Bytes,
-    EnvironmentName,
     GpuReading,
-    GpuUuid,
-    LeaseId,
     ProcessId,
     ProcessReading,
     Quota,
@@ -37,14 +33,11 @@ from jupyter_gpushare.policy.words.model import (
 from jupyter_gpushare.protocol.errors import RemoteError
 from jupyter_gpushare.protocol.messages import Method, Notice
 
-A, B = GpuUuid("GPU-a"), GpuUuid("GPU-b")
+A, B = "GPU-a", "GPU-b"
 
 
-def reading(
-    gpu: GpuUuid = A, used: int | None = 0, utilisation: float | None = None, **more: Any
-) -> GpuReading:
-    known = None if used is None else Bytes(used)
-    return GpuReading(gpu, more.pop("problem", None), known, utilisation=utilisation, **more)
+def reading(gpu: str = A, used: int | None = 0, **more: Any) -> GpuReading:
+    return GpuReading(gpu, None, used, **more)
 
 
 # -- what a person would see as a difference ---------------------------------------------------
@@ -54,7 +47,7 @@ def one(reading: GpuReading) -> Readings:
     return Readings(1.0, {str(reading.uuid): reading})
 
 
-PROCESS = ProcessReading((ProcessId("boot-1", 7, 70), ProcessId("boot-1", 1, 1)), Bytes(GIB))
+PROCESS = ProcessReading((ProcessId("boot-1", 7, 70), ProcessId("boot-1", 1, 1)), GIB)
 BASE = reading(used=GIB, utilisation=0.501, processes=(PROCESS,))
 
 
@@ -63,14 +56,14 @@ BASE = reading(used=GIB, utilisation=0.501, processes=(PROCESS,))
     [
         (replace(BASE, utilisation=0.5049), False),  # less than a percent
         (replace(BASE, processes=(replace(PROCESS, lineage=PROCESS.lineage[:1]),)), False),
-        (replace(BASE, used=Bytes(GIB + 1)), True),
+        (replace(BASE, used=GIB + 1), True),
         (replace(BASE, used=None), True),
         (replace(BASE, utilisation=0.52), True),
         (replace(BASE, utilisation=None), True),
         (replace(BASE, problem="It is lost."), True),
         (replace(BASE, processes=()), True),
         (replace(BASE, processes=(replace(PROCESS, memory=None),)), True),
-        (replace(BASE, processes=(replace(PROCESS, memory=Bytes(2 * GIB)),)), True),
+        (replace(BASE, processes=(replace(PROCESS, memory=2 * GIB),)), True),
         (replace(BASE, uuid=B), True),
     ],
 )
@@ -208,14 +201,15 @@ class Told:
         assert [reading.used for reading in found] == [0, 0], "nothing is ever held"
         return [reading.utilisation for reading in found]
 
-    def hears(self, command: cmd.Command) -> None:
-        events = core.step(self.world.state, command, self.world.config).events
-        decision = self.world.run(command)
-        self.inventory.heard(Outcome(command, decision, events, ()), self.world.state)
+    def hears(self, act: Callable[..., core.Decision], *what: Any) -> None:
+        before = len(self.world.history)
+        decision = act(*what)
+        outcome = Outcome(cmd.Tick(0.0, 0.0), decision, tuple(self.world.history[before:]), ())
+        self.inventory.heard(outcome, self.world.state)
 
-    def run(self, command: cmd.Command) -> set[int]:
-        """Carry ``command`` out; the indices of the GPUs that are busy after that."""
-        self.hears(command)
+    def run(self, act: Callable[..., core.Decision], *what: Any) -> set[int]:
+        """Let ``act`` happen; the indices of the GPUs that are busy after that."""
+        self.hears(act, *what)
         self.shares()
         self.clock.advance(1.0)
         return {index for index, share in enumerate(self.shares()) if share}
@@ -224,7 +218,7 @@ class Told:
 @given(st.lists(st.tuples(st.sampled_from(["busy", "idle", "read"]), st.floats(0, 100))))
 def test_every_busy_second_is_told_once(steps: list[tuple[str, float]]) -> None:
     told = Told(World().start([gpu(0), gpu(1)], Quota(1, None)))
-    told.hears(request(told.world, 1))
+    told.hears(told.world.request, "alice", 1)
     computed = seconds_told = last = 0.0
     is_busy = True
     for what, seconds in [*steps, ("read", 1.0)]:
@@ -232,7 +226,7 @@ def test_every_busy_second_is_told_once(steps: list[tuple[str, float]]) -> None:
         computed += seconds if is_busy else 0.0
         if what != "read":
             is_busy = what == "busy"
-            told.hears(active(told.world, 1, Activity(what)))
+            told.hears(told.world.says, "L1", cmd.SetActivity, Activity(what))
             continue
         share = told.shares()[0]
         if told.clock.boot() > last:
@@ -243,38 +237,23 @@ def test_every_busy_second_is_told_once(steps: list[tuple[str, float]]) -> None:
     assert seconds_told == pytest.approx(computed, abs=1e-6)
 
 
-def request(world: World, number: int, gpus: int = 1) -> cmd.RequestLease:
-    return cmd.RequestLease(
-        world.at,
-        LeaseId(f"lease-{number}"),
-        EnvironmentName("alice"),
-        task(number),
-        Request(gpus, Bytes(4 * GIB)),
-    )
-
-
-def active(world: World, number: int, activity: Activity) -> cmd.SetActivity:
-    who = EnvironmentName("alice")
-    process = task(number).process
-    return cmd.SetActivity(world.at, LeaseId(f"lease-{number}"), who, process, activity)
-
-
 def test_a_gpu_is_busy_while_any_lease_on_it_is() -> None:
     world = World().start([gpu(0), gpu(1)], Quota(2, None))
     told = Told(world)
-    assert told.run(request(world, 1, gpus=2)) == {0, 1}
-    assert told.run(active(world, 1, Activity.IDLE)) == set()
-    (own,) = told.run(request(world, 2))
-    assert told.run(active(world, 1, Activity.BUSY)) == {0, 1}
-    assert told.run(cmd.Release(world.at, LeaseId("lease-1"), EnvironmentName("alice"))) == {own}
-    assert told.run(active(world, 2, Activity.BUSY)) == {own}
-    assert told.run(cmd.ProcessGone(world.at, task(2).process)) == set()
+    wish, busy = Request(1, 4 * GIB), (cmd.SetActivity, Activity.BUSY)
+    assert told.run(world.request, "alice", 1, replace(wish, gpus=2)) == {0, 1}
+    assert told.run(world.idle, "L1") == set()
+    (own,) = told.run(world.request, "alice", 2, wish)
+    assert told.run(world.says, "L1", *busy) == {0, 1}
+    assert told.run(world.release, "L1", "alice") == {own}
+    assert told.run(world.says, "L2", *busy) == {own}
+    assert told.run(world.die, 2) == set()
 
 
 def test_leases_from_before_a_restart_are_busy_too() -> None:
     world = World().start([gpu(0), gpu(1)], Quota(1, None))
-    world.run(request(world, 1))
-    assert Told(world).run(cmd.Tick(world.at, world.at)) == {0}
+    world.request("alice", 1)
+    assert Told(world).run(world.tick, 0.0) == {0}
 
 
 def test_a_simulated_node_tells_its_utilisation(tmp_path: Path) -> None:

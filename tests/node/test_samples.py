@@ -10,23 +10,16 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from support.policy_turns import CONFIG, Actor, TurnWorld
+from support.policy_turns import CONFIG, TurnWorld
 from support.policy_world import GIB, World, gpu, plain_config, task
 
 from jupyter_gpushare.node.inventory.base import Sensors
 from jupyter_gpushare.node.inventory.readings import Readings
 from jupyter_gpushare.node.views.samples import LEVELS, MOST_ROWS, OfGpu, Part, Samples, taken
 from jupyter_gpushare.node.views.viewer import Viewer
-from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
-    Activity,
-    Bytes,
-    EnvironmentName,
     Gpu,
     GpuReading,
-    GpuUuid,
-    LeaseId,
     ProcessReading,
     Quota,
     Request,
@@ -35,25 +28,18 @@ from jupyter_gpushare.policy.words.turns import TurnPhase
 
 NOW = 1_700_000_000.0
 A, B = "GPU-a", "GPU-b"
-ALICE, BOB = EnvironmentName("alice"), EnvironmentName("bob")
+ALICE, BOB = "alice", "bob"
 STEP, KEPT = LEVELS[0]
 
 
 def of(
     used: float | None = 0,
     utilisation: float | None = None,
-    parts: dict[EnvironmentName, Part] | None = None,
-    **more: Any,
+    parts: dict[str, Part] | None = None,
+    **more: float,
 ) -> OfGpu:
-    return OfGpu(
-        utilisation=utilisation,
-        used=used,
-        rest=more.get("rest", 0.0),
-        temperature=more.get("temperature"),
-        power=more.get("power"),
-        reserved=False,
-        parts=parts or {},
-    )
+    usual = {"rest": 0.0, "temperature": None, "power": None, "reserved": False}
+    return OfGpu(utilisation=utilisation, used=used, parts=parts or {}, **(usual | more))
 
 
 def told(
@@ -87,11 +73,8 @@ def test_unknown_is_none_and_never_zero() -> None:
     samples.add(NOW + 2 * STEP, {A: of(None, None), B: of(5, 0.5)})
     gpus = told(samples, A, B, "GPU-never-seen", wall=NOW + 2 * STEP)["gpus"]
     assert [one["used"] for one in gpus] == [[0, None, None], [None, None, 5], [None] * 3]
-    assert [one["utilisation"] for one in gpus] == [
-        [0.0, None, None],
-        [None, None, 0.5],
-        [None] * 3,
-    ]
+    shares = [[0.0, None, None], [None, None, 0.5], [None] * 3]
+    assert [one["utilisation"] for one in gpus] == shares
     assert gpus[0]["mine"] == gpus[0]["i_compute"] == [0, None, 0]
     assert all(len(row) == 3 for one in gpus for row in one.values() if isinstance(row, list))
 
@@ -160,7 +143,7 @@ def test_whatever_the_clock_does_times_grow_and_stay_few(moves: list[float]) -> 
 
 
 def test_a_day_of_a_busy_gpu_takes_no_more_than_is_said() -> None:
-    people = [EnvironmentName(f"person-{number}") for number in range(4)]
+    people = [f"person-{number}" for number in range(4)]
     # Seldom until the last quarter of an hour: there are as many samples in the end.
     walls = [NOW + 15.0 * number for number in range(5760)]
     walls += [walls[-1] + 2.0 * number for number in range(1, 600)]
@@ -187,28 +170,24 @@ def test_a_day_of_a_busy_gpu_takes_no_more_than_is_said() -> None:
 
 
 def real(index: int) -> Gpu:
-    return Gpu(GpuUuid(f"GPU-{index}"), index, "A GPU", Bytes(24 * GIB))
+    return Gpu(f"GPU-{index}", index, "A GPU", 24 * GIB)
 
 
 def shared(one: Gpu) -> World:
     """Alice and bob on one GPU; bob is idle."""
-    world = World(config=plain_config()).start([one], Quota(1, Bytes(8 * GIB)))
-    for number, who in enumerate((ALICE, BOB), start=1):
-        wish = Request(1, Bytes(8 * GIB))
-        lease = LeaseId(f"lease-{number}")
-        world.run(cmd.RequestLease(world.at, lease, who, task(number), wish))
-    process = task(2).process
-    world.run(cmd.SetActivity(world.at, LeaseId("lease-2"), BOB, process, Activity.IDLE))
+    world = World(config=plain_config()).start([one], Quota(1, 8 * GIB))
+    for pid, who in enumerate((ALICE, BOB), start=1):
+        world.request(who, pid, Request(1, 8 * GIB))
+    world.idle("L2")
     return world
 
 
 def measured(*memory: int | None, used: int) -> Readings:
     processes = tuple(
-        ProcessReading((task(number).process,), None if size is None else Bytes(size))
-        for number, size in enumerate(memory, start=1)
+        ProcessReading((task(number).process,), size) for number, size in enumerate(memory, start=1)
     )
-    reading = GpuReading(GpuUuid("GPU-0"), None, Bytes(used), processes, 0.5)
-    return Readings(1.0, {"GPU-0": reading}, sensors={GpuUuid("GPU-0"): Sensors(40.0, None)})
+    reading = GpuReading("GPU-0", None, used, processes, 0.5)
+    return Readings(1.0, {"GPU-0": reading}, sensors={"GPU-0": Sensors(40.0, None)})
 
 
 def test_memory_is_what_each_ones_tasks_use_and_the_rest_is_nobodys() -> None:
@@ -229,8 +208,7 @@ def test_where_use_is_not_known_by_person_it_is_what_is_reserved(simulated: bool
 
 def test_a_gpu_that_is_lost_or_unknown_tells_nothing() -> None:
     world = shared(real(0))
-    lost = GpuReading(GpuUuid("GPU-0"), "It is lost.", None)
-    other = GpuReading(GpuUuid("GPU-9"), None, Bytes(0))
+    lost, other = GpuReading("GPU-0", "It is lost.", None), GpuReading("GPU-9", None, 0)
     assert taken(world.state, Readings(1.0, {"GPU-0": lost, "GPU-9": other})) == {}
 
 
@@ -240,23 +218,22 @@ def test_others_are_one_figure_and_never_a_name() -> None:
     samples.add(NOW, taken(world.state, measured(GIB, 2 * GIB, used=3 * GIB)))
 
     def seen(who: Viewer) -> dict[str, Any]:
-        found: dict[str, Any] = told(samples, "GPU-0", wall=NOW, who=who)["gpus"][0]
-        return found
+        return told(samples, "GPU-0", wall=NOW, who=who)["gpus"][0]
 
     mine, others = seen(Viewer(ALICE)), seen(Viewer(BOB))
     assert (mine["mine"], mine["others"]) == ([GIB], [2 * GIB])
     assert (mine["i_compute"], mine["others_compute"]) == ([1.0], [0.0])
     assert (others["mine"], others["others"]) == ([2 * GIB], [GIB])
-    stranger = json.dumps(seen(Viewer(EnvironmentName("carol"), all_servers=True)))
+    stranger = json.dumps(seen(Viewer("carol", all_servers=True)))
     for text in (json.dumps(mine), json.dumps(others), stranger):
         assert not any(word in text for word in ("alice", "bob", "lease", "task", "environments"))
-    admin = seen(Viewer(EnvironmentName("root"), admin=True))
+    admin = seen(Viewer("root", admin=True))
     assert admin["others"] == [3 * GIB]
     assert admin["environments"] == [
         {"environment": "bob", "memory": [2 * GIB], "computes": [0.0]},
         {"environment": "alice", "memory": [GIB], "computes": [1.0]},
     ]
-    server = Viewer(EnvironmentName("alice/lab"))
+    server = Viewer("alice/lab")
     assert seen(server)["mine"] == [0], "a server with a quota of its own is somebody else"
 
 
@@ -265,13 +242,9 @@ def test_with_turns_only_the_one_who_has_it_computes() -> None:
     world.start([gpu(0)], Quota(2, None))
     for pid, who in enumerate(("alice", "bob"), start=1):
         world.observe()
-        decision = world.request(who, pid, Request(1, Bytes(14 * GIB)), wait=False)
-        assert isinstance(decision, core.Grant)
-        actor = Actor(pid, who, decision.lease, 2 * GIB, 6 * GIB, gated=True)
-        world.actors[decision.lease] = actor
-        world.train(actor, 3)
+        world.comes(who, pid, Request(1, 14 * GIB), 2, 6)
     assert len(world.state.turns) == 2
-    reading = GpuReading(gpu(0).uuid, None, Bytes(0))
+    reading = GpuReading(gpu(0).uuid, None, 0)
     (one,) = taken(world.state, Readings(1.0, {str(reading.uuid): reading})).values()
     holders = {
         world.state.leases[name].environment

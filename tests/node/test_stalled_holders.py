@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -40,29 +38,16 @@ def test_one_that_hangs_is_interrupted_for_who_waits_and_one_that_computes_is_no
     ):
 
         def start(who: str, code: str) -> subprocess.Popen[str]:
-            own = {"JUPYTER_GPUSHARE_SOCKET": str(node.socket), "JUPYTER_GPUSHARE_TOKEN": who}
-            process = ends.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", code],
-                    env={**os.environ, **own},
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
+            pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+            process = ends.enter_context(node.program(who, "-c", code, **pipes))
             ends.callback(process.kill)
             return process
-
-        def lease_of(process: subprocess.Popen[str]) -> str:
-            assert process.stdout is not None
-            return process.stdout.readline().strip()
 
         def rows() -> dict[str, dict[str, object]]:
             return {row["id"]: row for row in admin.call(Method.STATUS)["leases"]}
 
         hangs, computes = start("alice", HANGS), start("carol", COMPUTES)
-        names = {lease_of(process): process for process in (hangs, computes)}
+        names = {process.stdout.readline().strip(): process for process in (hangs, computes)}
         for name, process in names.items():
             (gpu,) = rows()[name]["gpus"]
             assert gpu["uuid"] in gpus
@@ -72,7 +57,6 @@ def test_one_that_hangs_is_interrupted_for_who_waits_and_one_that_computes_is_no
             "measured",
         )
         for process in names.values():
-            assert process.stdin is not None
             process.stdin.write("\n")
             process.stdin.flush()
         until(lambda: all(row["state"] == "stalled" for row in rows().values()), "both are silent")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+from collections import Counter
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from support.policy_world import World, gpu, plain_config, task
+from support.policy_world import World, gpu, plain_config
 from support.sheets import status_document
 
 from jupyter_gpushare.client.words.render import status_text
@@ -19,14 +20,13 @@ from jupyter_gpushare.node.views import board, status
 from jupyter_gpushare.node.views.lately import Lately
 from jupyter_gpushare.node.views.status import NodeFacts, Sheet
 from jupyter_gpushare.node.views.viewer import Viewer
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words.model import Bytes, EnvironmentName, LeaseId, Quota, Request
+from jupyter_gpushare.policy.words.model import Quota, Request
 from jupyter_gpushare.protocol.framing import Encoded, encode
 from jupyter_gpushare.protocol.messages import Method
 
 NOW = 1_700_000_000.0
 FACTS = NodeFacts("node", "0", True, started=NOW, now=NOW, boot=1000.0)
-ROOT = Viewer(EnvironmentName("root"), admin=True)
+ROOT = Viewer("root", admin=True)
 
 
 def world(held: int, waiting: int, people: int = 7) -> World:
@@ -34,16 +34,9 @@ def world(held: int, waiting: int, people: int = 7) -> World:
     config = plain_config(max_tasks_per_gpu=max(1, held), max_waiting_per_environment=10_000)
     made = World(config=config).start([gpu(0)], Quota(1, None))
     for number in range(held + waiting):
-        made.run(
-            cmd.RequestLease(
-                made.at,
-                LeaseId(f"lease-{number}"),
-                EnvironmentName(f"person-{number % people}"),
-                task(number + 1),
-                # Who asks for all of the GPU waits for all others.
-                Request(1, Bytes(2**20 if number < held else gpu(0).memory)),
-            )
-        )
+        # Who asks for all of the GPU waits for all others.
+        wish = Request(1, 2**20 if number < held else gpu(0).memory)
+        made.request(f"person-{number % people}", number + 1, wish)
     assert len(made.state.queue.waiting) == waiting
     return made
 
@@ -59,7 +52,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sheet(of: World = LARGE) -> Sheet:
-    return Sheet(of.state, FACTS, of.config, {}, Lately(), (EnvironmentName("person-1"),))
+    return Sheet(of.state, FACTS, of.config, {}, Lately(), ("person-1",))
 
 
 def test_an_administrators_pages_have_everything_once() -> None:
@@ -80,20 +73,20 @@ def test_the_command_line_turns_all_pages() -> None:
         def call(self, method: Method, page: int = 0) -> dict[str, Any]:
             return status_document(sheet(), ROOT, page)
 
-    whole = whole_status(cast(Any, Node()))
+    whole = whole_status(Node())
     in_order = sorted(LARGE.state.leases.values(), key=lambda lease: lease.order)
     assert [row["id"] for row in whole["leases"]] == [lease.id for lease in in_order]
     assert not any(whole["more"].values())
     assert "not shown" not in status_text(whole)
     assert len(whole["queue"]) == len(LARGE.state.queue.waiting)
-    seen = status_document(sheet(), Viewer(EnvironmentName("stranger")))
+    seen = status_document(sheet(), Viewer("stranger"))
     left = len(LARGE.state.leases) - PAGE
     assert f"{left} more leases of others are not shown." in status_text(seen)
 
 
 @pytest.mark.parametrize("who", ["person-3", "stranger"])
 def test_others_have_all_of_their_own_and_a_page_of_the_rest(who: str) -> None:
-    seen = status_document(sheet(), Viewer(EnvironmentName(who)))
+    seen = status_document(sheet(), Viewer(who))
     for kind, everything in (
         ("leases", LARGE.state.leases),
         ("queue", LARGE.state.queue.waiting),
@@ -134,7 +127,7 @@ def handed(of: World, viewers: list[Viewer]) -> tuple[list[Encoded], int]:
 
 VIEWERS = st.builds(
     Viewer,
-    st.sampled_from([EnvironmentName(n) for n in ("person-0", "person-1", "root", "x")]),
+    st.sampled_from(["person-0", "person-1", "root", "x"]),
     st.booleans(),
     st.booleans(),
 )
@@ -154,7 +147,7 @@ def test_all_get_at_once_what_each_would_get_alone(
 
 
 def test_the_loop_runs_between_any_two_rows_and_viewers() -> None:
-    viewers = [Viewer(EnvironmentName(f"watcher-{number}")) for number in range(20)]
+    viewers = [Viewer(f"watcher-{number}") for number in range(20)]
     one, alone = handed(LARGE, viewers[:1])
     many, together = handed(LARGE, viewers)
     assert alone >= 2 * PAGE + 1, "each row is a step"
@@ -165,10 +158,10 @@ def test_the_loop_runs_between_any_two_rows_and_viewers() -> None:
 def test_the_same_is_made_once_whatever_page_is_asked_for_and_charged_to_who_asks() -> None:
     made: list[Encoded] = []
     taken: list[str] = []
-    stranger = Viewer(EnvironmentName("stranger"))
-    wanted = [(stranger, page, made.append) for page in range(50)]
-    slices = Slices()
-    asyncio.run(board.hand_out(sheet(), wanted, slices, lambda name, seconds: taken.append(name)))
+    wanted = [(Viewer("stranger"), page, made.append) for page in range(50)]
+    asyncio.run(
+        board.hand_out(sheet(), wanted, Slices(), lambda name, _seconds: taken.append(name))
+    )
     assert len({id(one) for one in made}) == 1
     assert len(made) == 50
     assert set(taken) == {"stranger"}
@@ -189,16 +182,14 @@ def test_each_pays_for_their_own_and_a_part_of_what_is_made_for_many(
             now += 1.0
             return super().lease_row(*what)
 
-    taken: dict[str, float] = {}
+    taken, slices = Counter[str](), Slices()
+    now += 3.0  # what the sheet takes, and so much for each of three
 
     def took(name: str, seconds: float) -> None:
-        taken[name] = taken.get(name, 0.0) + seconds
+        taken[name] += seconds
 
-    slices = Slices()
-    now += 3.0  # what the sheet takes, and so much for each of three
     names = ("first", "second", "person-3")
-    viewers = [Viewer(EnvironmentName(name)) for name in names]
-    wanted = [(viewer, 0, lambda status: None) for viewer in viewers]
+    wanted = [(Viewer(name), 0, lambda status: None) for name in names]
     dear = Dear(LARGE.state, FACTS, LARGE.config, {}, Lately())
     asyncio.run(board.hand_out(dear, wanted, slices, took))
     assert taken["first"] == taken["second"] == pytest.approx(1 + PAGE / 3)
@@ -210,35 +201,30 @@ def test_each_pays_for_their_own_and_a_part_of_what_is_made_for_many(
 def test_a_lease_that_moves_to_a_page_that_was_turned_is_found() -> None:
     """Another one ended meanwhile; and no page is asked for without end."""
     of = world(PAGE_OF_ADMIN * 2 + 20, 0)
-    last = f"lease-{PAGE_OF_ADMIN * 2 + 19}"
     asked: list[int] = []
 
     class Node:
         def call(self, method: Method, page: int = 0) -> dict[str, Any]:
             if asked == [0]:
-                of.release(LeaseId("lease-0"), "person-0")
-                of.die(1)
-                of.observe()
+                of.release("L1", "person-0")
+                of.die(1, seen=True)
             asked.append(page)
             return status_document(sheet(of), ROOT, page)
 
-    whole = whole_status(cast(Any, Node()))
+    whole = whole_status(Node())
     live = {name for name, lease in of.state.leases.items() if lease.phase.value != "ended"}
     assert live <= {row["id"] for row in whole["leases"]}
-    assert last in live
+    assert f"L{PAGE_OF_ADMIN * 2 + 20}" in live
     assert asked == [0, 1, 2, 0, 1, 2]
 
 
 def test_who_has_many_leases_does_not_hide_the_others_from_administrators() -> None:
     many = world(PAGE_OF_ADMIN * 2, 0, people=1)
     for number, name in enumerate(("alice", "root")):
-        ask = Request(1, Bytes(2**20))
-        many.run(
-            cmd.RequestLease(many.at, LeaseId(name), EnvironmentName(name), task(900 + number), ask)
-        )
+        many.request(name, 900 + number, Request(1, 2**20))
     first = status_document(sheet(many), ROOT)
-    assert {"alice", "root"} <= {row["id"] for row in first["leases"]}
-    assert [row["id"] for row in first["leases"] if row["mine"]] == ["root"]
+    assert {"alice", "root"} <= {row["environment"] for row in first["leases"]}
+    assert [row["environment"] for row in first["leases"] if row["mine"]] == ["root"]
     assert len(first["leases"]) == PAGE_OF_ADMIN + 1
     assert first["more"]["leases"] == PAGE_OF_ADMIN + 1
 
@@ -247,13 +233,13 @@ def test_an_environment_has_no_more_leases_than_it_may() -> None:
     """However many processes it has."""
     made = world(6, 0, people=2)
     made.config = dataclasses.replace(made.config, max_leases_per_environment=3)
-    ask = cmd.RequestLease(
-        made.at, LeaseId("more"), EnvironmentName("person-0"), task(99), Request(1, Bytes(1))
-    )
-    assert "This environment has 3 leases already" in str(made.run(ask))
-    other = dataclasses.replace(ask, environment=EnvironmentName("person-9"))
-    assert "leases already" not in str(made.run(other))
-    made.release(LeaseId("lease-0"), "person-0")
-    made.die(1)
-    made.observe()
-    assert "leases already" not in str(made.run(dataclasses.replace(ask, lease=LeaseId("again"))))
+
+    def refused(who: str) -> bool:
+        decision = made.request(who, 99, Request(1, 1))
+        return "This environment has 3 leases already" in str(decision)
+
+    assert refused("person-0")
+    assert not refused("person-9")
+    made.release("L1", "person-0")
+    made.die(1, seen=True)
+    assert not refused("person-0")

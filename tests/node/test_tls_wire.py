@@ -24,7 +24,6 @@ from jupyter_gpushare.daemon.hubapi import HubApi
 from jupyter_gpushare.node.people.hubidentity import HubIdentity, HubTrust
 from jupyter_gpushare.node.people.identity import Identity, Principal
 from jupyter_gpushare.node.wire.tls import TlsPort
-from jupyter_gpushare.node.wire.transport import Limits
 from jupyter_gpushare.pool.pki import DAY, Authority
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Answer, Method
@@ -62,7 +61,7 @@ async def house(
     authority = Authority.create(folder / "authority", "lab", time.time())
     member = join(authority, folder / "member", "b")
     clock = time.time if wall is None else lambda: wall
-    plain = make(folder / "s", Limits(**limits), identity, wall=clock)
+    plain = make(folder / "s", identity, wall=clock, **limits)
     await plain.transport.start()
     log = logging.getLogger("test")
     port = TlsPort(member.context, plain.transport.connect, log=log, within=within)
@@ -168,17 +167,20 @@ def test_handshakes_leave_nothing_behind(tmp_path: Path) -> None:
     async def whole() -> None:
         async with house(tmp_path, within=0.2) as there:
             with contextlib.ExitStack() as stack:
-                for said in (b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n\r\n", b"\0" * 5000):
-                    one = stack.enter_context(
-                        socket.create_connection(("127.0.0.1", there.port), timeout=WITHIN)
-                    )
+                hello = b'{"jsonrpc":"2.0","id":1,"method":"hello","params":{"protocol":1}}\n'
+                for said in (b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n\r\n", hello, b"\0" * 5000):
+                    dialled = socket.create_connection(("127.0.0.1", there.port), timeout=WITHIN)
+                    one, answered = stack.enter_context(dialled), b""
                     one.setblocking(False)
                     one.send(said) if said else None
                     loop = asyncio.get_running_loop()
                     async with asyncio.timeout(WITHIN):
                         with contextlib.suppress(ConnectionError):
-                            while await loop.sock_recv(one, 4096):
-                                pass
+                            while data := await loop.sock_recv(one, 4096):
+                                answered += data
+                    # An alert of TLS at most: nothing of ours is said in the open.
+                    assert b"jsonrpc" not in answered
+                    assert len(answered) < 16
                 assert not there.host.principals
                 assert there.house.transport.open_connections == 0
             await (await there.dial()).hello()

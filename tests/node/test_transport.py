@@ -22,7 +22,7 @@ from support.wire import CLIENT, WITHIN, ByToken, Wire, make, open_house
 from jupyter_gpushare.link.dial import open_streams
 from jupyter_gpushare.node.people.identity import IdentityRefused, Peer, Principal
 from jupyter_gpushare.node.wire import transport
-from jupyter_gpushare.node.wire.transport import Connection, Limits, SocketInUse
+from jupyter_gpushare.node.wire.transport import Connection, SocketInUse
 from jupyter_gpushare.protocol import sockets
 from jupyter_gpushare.protocol.calls import Call
 from jupyter_gpushare.protocol.errors import DOMAIN_ERROR, INTERNAL_ERROR, PARSE_ERROR, Reason
@@ -59,22 +59,6 @@ class Slow:
 TASK = {"name": "n", "kind": "process"}
 
 
-# -- the polite -----------------------------------------------------------------------
-
-
-async def test_hello_and_calls(place: Path) -> None:
-    async with open_house(place / "s") as house:
-        wire = await house.guest()
-        house.host.answer = {"gpus": []}
-        assert await wire.call(Method.STATUS) == {"gpus": []}
-        (conn,) = house.host.opened
-        assert conn.process is not None
-        assert conn.process.pid == os.getpid()
-        assert conn.principal is not None
-        assert conn.peer is not None
-        assert conn.peer.uid == os.getuid()
-
-
 async def test_an_answer_that_is_no_json_is_our_bug_and_said_so(place: Path) -> None:
     async with open_house(place / "s") as house:
         wire = await house.guest()
@@ -109,7 +93,7 @@ async def test_what_comes_behind_hello_waits_until_it_is_known_who_says_it(
     place: Path, together: bool, known: bool
 ) -> None:
     identity = Slow() if known else Slow(outcome=IdentityRefused("You are nobody."))
-    async with open_house(place / "s", identity=identity) as house:
+    async with open_house(place / "s", identity) as house:
         wire = await house.connect()
         hello, line = wire.protocol.call(Method.HELLO, protocol=1, client=CLIENT)
         look, more = wire.protocol.call(Method.STATUS)
@@ -135,21 +119,17 @@ async def test_what_comes_behind_hello_waits_until_it_is_known_who_says_it(
         assert house.host.calls == known
 
 
-@pytest.mark.parametrize("speaks", [b"", b'{"jsonrpc": "2.0", "id": 1,', b"\n\n\n"])
-async def test_silence_instead_of_hello_is_ended(place: Path, speaks: bytes) -> None:
-    async with open_house(place / "s", limits=Limits(hello_timeout=0.1)) as house:
-        wire = await house.connect()
-        await wire.say(speaks)
-        error = await wire.error()
-        assert (error.id, error.error.reason) == (None, Reason.TIMED_OUT)
-        assert await wire.ended()
-
-
-async def test_who_said_hello_in_time_is_left_alone(place: Path) -> None:
-    async with open_house(place / "s", limits=Limits(hello_timeout=3.0)) as house:
-        wire, other = await house.guest(), await house.connect()
-        # The other's end shows that the deadline of both has passed.
-        assert (await other.error()).error.reason is Reason.TIMED_OUT
+async def test_silence_instead_of_hello_is_ended_and_who_said_it_is_left_alone(place: Path) -> None:
+    async with open_house(place / "s", hello_timeout=3.0) as house:
+        wire, silent = await house.guest(), []
+        for speaks in (b"", b'{"jsonrpc": "2.0", "id": 1,', b"\n\n\n"):
+            silent.append(await house.connect())
+            await silent[-1].say(speaks)
+        # Their end shows that the deadline of all has passed.
+        for other in silent:
+            error = await other.error()
+            assert (error.id, error.error.reason) == (None, Reason.TIMED_OUT)
+            assert await other.ended()
         await wire.call(Method.STATUS)
 
 
@@ -165,7 +145,7 @@ async def test_who_cannot_be_identified_is_told_and_sent_away(
 ) -> None:
     identity = Slow(outcome=outcome)
     identity.go.set()
-    async with open_house(place / "s", identity=identity) as house:
+    async with open_house(place / "s", identity) as house:
         wire = await house.connect()
         hello = await wire.greet()
         error = await wire.error()
@@ -176,7 +156,7 @@ async def test_who_cannot_be_identified_is_told_and_sent_away(
 
 async def test_a_client_that_leaves_while_it_is_identified(place: Path) -> None:
     identity = Slow()
-    async with open_house(place / "s", identity=identity) as house:
+    async with open_house(place / "s", identity) as house:
         wire = await house.connect()
         await wire.greet()
         wire.writer.close()
@@ -196,7 +176,7 @@ async def test_a_live_connection_is_looked_at_again_and_closed_when_it_is_anothe
 ) -> None:
     identity = Slow(recheck=0.02)
     identity.go.set()
-    async with open_house(place / "s", identity=identity) as house:
+    async with open_house(place / "s", identity) as house:
         wire = await house.connect()
         await wire.hello("t")
         await soon(lambda: identity.asked >= 4)
@@ -211,7 +191,7 @@ async def test_a_live_connection_is_looked_at_again_and_closed_when_it_is_anothe
 async def test_a_client_that_leaves_while_it_is_looked_at_again_is_forgotten(place: Path) -> None:
     identity = Slow(recheck=0.02)
     identity.go.set()
-    async with open_house(place / "s", identity=identity) as house:
+    async with open_house(place / "s", identity) as house:
         wire = await house.connect()
         await wire.hello("t")
         identity.go.clear()
@@ -255,9 +235,7 @@ async def test_half_a_line_and_then_the_end_is_no_call(place: Path, half: bytes)
 
 
 async def test_a_flood_is_read_as_fast_as_its_owner_may_call_and_delays_nobody(place: Path) -> None:
-    async with open_house(
-        place / "s", limits=Limits(burst=10, calls_per_second=30.0), identity=ByToken()
-    ) as house:
+    async with open_house(place / "s", ByToken(), burst=10, calls_per_second=30.0) as house:
         flooders = [await house.guest("mallory") for _ in range(4)]
         other = await house.guest("alice")
         before = house.host.calls
@@ -275,9 +253,7 @@ async def test_a_flood_is_read_as_fast_as_its_owner_may_call_and_delays_nobody(p
 
 
 async def test_a_flood_of_nonsense_is_slowed_down_too_and_left_in_the_socket(place: Path) -> None:
-    async with open_house(
-        place / "s", limits=Limits(burst=5, calls_per_second=1.0), identity=ByToken()
-    ) as house:
+    async with open_house(place / "s", ByToken(), burst=5, calls_per_second=1.0) as house:
         wire, other = await house.guest("mallory"), await house.guest("alice")
         line = b'{"jsonrpc":"2.0","id":1,"method":"nope","params":"' + b"x" * 10_000 + b'"}\n'
         wire.writer.write(line * 500)
@@ -295,9 +271,7 @@ async def test_a_flood_of_nonsense_is_slowed_down_too_and_left_in_the_socket(pla
 async def test_who_sends_no_whole_line_is_read_no_more_than_the_allowance(
     place: Path, said: bytes, is_guest: bool
 ) -> None:
-    async with open_house(
-        place / "s", limits=Limits(burst=5, calls_per_second=30.0), identity=ByToken()
-    ) as house:
+    async with open_house(place / "s", ByToken(), burst=5, calls_per_second=30.0) as house:
         wire = await (house.guest("mallory") if is_guest else house.connect())
         await house.guest("alice")
         conn = house.host.opened[0]
@@ -340,9 +314,7 @@ async def test_many_hellos_at_once_do_not_hold_the_loop(place: Path) -> None:
 
 
 async def test_hellos_are_spent_of_the_allowance_and_delay_nobody_else(place: Path) -> None:
-    async with open_house(
-        place / "s", limits=Limits(burst=10, calls_per_second=30.0), identity=ByToken()
-    ) as house:
+    async with open_house(place / "s", ByToken(), burst=10, calls_per_second=30.0) as house:
         floods = [await house.connect() for _ in range(40)]
         for wire in floods:
             await wire.greet(token="mallory")
@@ -367,8 +339,8 @@ async def test_the_kernel_keeps_little_of_what_is_not_read(place: Path) -> None:
 
 
 async def test_all_that_one_does_not_read_is_bounded_together(place: Path) -> None:
-    limits = Limits(soft_buffer=1_000_000, hard_buffer=2_000_000)
-    async with open_house(place / "s", limits=limits, identity=ByToken()) as house:
+    limits = {"soft_buffer": 1_000_000, "hard_buffer": 2_000_000}
+    async with open_house(place / "s", ByToken(), **limits) as house:
         for _ in range(10):
             (await house.guest("mallory")).pause()
         theirs = tuple(house.host.opened)
@@ -384,8 +356,8 @@ async def test_all_that_one_does_not_read_is_bounded_together(place: Path) -> No
 
 
 async def test_all_that_do_not_read_are_bounded_together(place: Path) -> None:
-    limits = Limits(soft_buffer=1_000_000, hard_buffer=2_000_000, total_buffer=4_000_000)
-    async with open_house(place / "s", limits=limits, identity=ByToken()) as house:
+    limits = {"soft_buffer": 1_000_000, "hard_buffer": 2_000_000, "total_buffer": 4_000_000}
+    async with open_house(place / "s", ByToken(), **limits) as house:
         for number in range(60):
             (await house.guest(f"mallory-{number // 3}")).pause()
         theirs = tuple(house.host.opened)
@@ -420,7 +392,7 @@ async def test_the_same_id_twice_in_flight_is_refused_and_the_first_stays(place:
 
 
 async def test_open_calls_are_bounded(place: Path) -> None:
-    async with open_house(place / "s", limits=Limits(calls_in_flight=3)) as house:
+    async with open_house(place / "s", calls_in_flight=3) as house:
         wire = await house.guest()
         for _ in range(3):
             await wire.send(Method.REQUEST, task=TASK)
@@ -444,7 +416,7 @@ async def test_open_calls_are_bounded(place: Path) -> None:
 
 
 async def test_connections_are_bounded(place: Path) -> None:
-    async with open_house(place / "s", limits=Limits(connections_per_user=2)) as house:
+    async with open_house(place / "s", connections_per_user=2) as house:
         first, _second = await house.guest(), await house.guest()
         third = await house.connect()
         await third.greet()
@@ -459,7 +431,7 @@ async def test_connections_are_bounded(place: Path) -> None:
 
 
 async def test_those_who_say_nothing_go_first(place: Path) -> None:
-    async with open_house(place / "s", limits=Limits(strangers=2)) as house:
+    async with open_house(place / "s", strangers=2) as house:
         silent = [await house.connect() for _ in range(4)]
         await house.host.until(lambda: len(house.host.opened) == 4)
         for wire in silent[:2]:
@@ -475,8 +447,7 @@ async def test_those_who_say_nothing_go_first(place: Path) -> None:
 
 
 async def test_one_who_takes_all_places_gives_them_up_for_others(place: Path) -> None:
-    limits = Limits(connections=4)
-    async with open_house(place / "s", limits=limits, identity=ByToken()) as house:
+    async with open_house(place / "s", ByToken(), connections=4) as house:
         bobs = [await house.guest("bob") for _ in range(4)]
         # All run as one OS user, as in containers: what counts is whose the token is.
         alice = await house.guest("alice")
@@ -493,8 +464,7 @@ async def test_nothing_is_left_of_those_who_went(place: Path) -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
 
-    limits = Limits(connections=3, connections_per_user=3)
-    async with open_house(place / "s", limits=limits) as house:
+    async with open_house(place / "s", connections=3, connections_per_user=3) as house:
 
         async def come_and_go(count: int) -> None:
             gone = len(house.host.closed)
@@ -516,8 +486,7 @@ async def test_nothing_is_left_of_those_who_went(place: Path) -> None:
 
 
 async def test_a_client_that_does_not_read_delays_nobody(place: Path) -> None:
-    limits = Limits(soft_buffer=100_000, hard_buffer=1_000_000)
-    async with open_house(place / "s", limits=limits) as house:
+    async with open_house(place / "s", soft_buffer=100_000, hard_buffer=1_000_000) as house:
         slow, quick = await house.guest(), await house.guest()
         slow.pause()
         conn = house.host.opened[0]
@@ -544,8 +513,7 @@ async def test_a_client_that_does_not_read_delays_nobody(place: Path) -> None:
 async def test_one_long_message_cuts_nobody_off(place: Path) -> None:
     """Longer than the hard bound: it was not the client who let it pile up."""
 
-    limits = Limits(soft_buffer=100_000, hard_buffer=500_000)
-    async with open_house(place / "s", limits=limits) as house:
+    async with open_house(place / "s", soft_buffer=100_000, hard_buffer=500_000) as house:
         house.host.answer = "x" * 2_000_000
         guest = await house.guest()
         for _ in range(3):
@@ -568,7 +536,7 @@ async def test_what_no_client_could_read_is_not_sent(place: Path) -> None:
 
 
 async def test_ending_does_not_wait_for_a_client_that_never_reads(place: Path) -> None:
-    house = make(place / "s", limits=Limits(hello_timeout=1.0, soft_buffer=10_000_000))
+    house = make(place / "s", hello_timeout=1.0, soft_buffer=10_000_000)
     await house.transport.start()
     rude = await house.guest()
     rude.pause()
@@ -585,13 +553,6 @@ async def test_ending_does_not_wait_for_a_client_that_never_reads(place: Path) -
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
-
-
-async def test_an_embedded_socket_is_its_owners_only(place: Path) -> None:
-    async with open_house(place / "run" / "s") as house:
-        assert mode(place / "run" / "s") == 0o600
-        assert mode(place / "run") == 0o700
-        await house.guest()
 
 
 async def test_a_shared_socket_is_everybodys_whatever_the_umask(place: Path) -> None:
@@ -633,6 +594,7 @@ async def test_a_node_manager_whose_folder_was_emptied_is_found_again(
 
     async with open_house(place / "run" / "s") as house:
         guest = await house.guest()
+        assert (mode(place / "run"), mode(place / "run" / "s")) == (0o700, 0o600), "its owner's"
         for _ in range(2):
             shutil.rmtree(place / "run")
             await soon(lambda: sockets.answers(place / "run" / "s"))
@@ -659,7 +621,7 @@ async def test_a_live_node_managers_socket_is_left_alone(place: Path) -> None:
         await house.guest()
 
 
-def test_a_busy_node_managers_socket_is_left_alone(place: Path) -> None:
+async def test_a_busy_node_managers_socket_is_left_alone(place: Path) -> None:
     """Its backlog is full, so that nobody answers: still no reason to take its place."""
     with socket.socket(socket.AF_UNIX) as busy, contextlib.ExitStack() as stack:
         busy.bind(str(place / "s"))
@@ -669,36 +631,20 @@ def test_a_busy_node_managers_socket_is_left_alone(place: Path) -> None:
             waiting.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 waiting.connect(str(place / "s"))
-
-        async def scene() -> None:
-            with pytest.raises(SocketInUse):
-                await make(place / "s").transport.start()
-
-        asyncio.run(scene())
+        with pytest.raises(SocketInUse):
+            await make(place / "s").transport.start()
         assert (place / "s").is_socket()
 
 
 @pytest.mark.parametrize("kind", ["file", "directory", "link"])
-def test_what_is_no_socket_is_never_removed(place: Path, kind: str) -> None:
-    path = place / "s"
-    if kind == "file":
-        path.write_text("my thesis")
-    elif kind == "directory":
-        path.mkdir()
-    else:
-        (place / "thesis").write_text("my thesis")
-        path.symlink_to(place / "thesis")
-
-    async def scene() -> None:
-        house = make(path)
-        with pytest.raises(SocketInUse, match="no socket; move it away"):
-            await house.transport.start()
-        await house.transport.close()
-
-    asyncio.run(scene())
-    assert path.exists()
-    if kind != "directory":
-        assert path.read_text() == "my thesis"
+async def test_what_is_no_socket_is_never_removed(place: Path, kind: str) -> None:
+    (place / "file").write_text("my thesis")
+    (place / "directory").mkdir()
+    (place / "link").symlink_to(place / "file")
+    with pytest.raises(SocketInUse, match="no socket; move it away"):
+        await make(place / kind).transport.start()
+    assert (place / "directory").is_dir()
+    assert (place / "link").read_text() == "my thesis"
 
 
 async def test_clients_see_the_end_of_the_node_manager(place: Path) -> None:

@@ -10,10 +10,9 @@ import contextlib
 import itertools
 import os
 import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,8 +83,7 @@ class Scene:
         return [who for who in self.pids if self.is_locked(who)]
 
     def says_so(self) -> bool:
-        with self.node.client("root") as root:
-            status = root.call(Method.STATUS)
+        status = self.node.status()
         told = [one["interrupted"] for one in status["leases"] if one.get("interrupted")]
         for one in told:
             assert one["what"] == "locked"
@@ -108,44 +106,28 @@ class Scene:
         return [gap for gap in gaps if gap >= least]
 
 
-Make = Callable[..., contextlib.AbstractContextManager[Scene]]
-
-
 @pytest.fixture
-def scene(cuda_world: CudaWorld, tmp_path: Path) -> Make:
-    @contextlib.contextmanager
-    def make() -> Iterator[Scene]:
-        cuda_world.add_gpu(memory=12 * GIB)
-        node = RunningNode(
-            tmp_path,
-            simulate="",
-            config=CONFIG,
-            people=("alice", "bob", "root"),
-            environ=cuda_world.environ(),
-        )
-        with contextlib.ExitStack() as stack:
-            runtime = stack.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-"))
-            environ = {"XDG_RUNTIME_DIR": runtime}
-            place = Path(checkpoint_socket(environ, sys.executable))
-            stack.callback(_end_family, place)
-            stack.callback(node.close)
-            node.start()
-            pids, files = {}, {}
-            for who, library in LIBRARIES.items():
-                files[who] = tmp_path / f"{who}.steps"
-                more = {"JUPYTER_GPUSHARE_SOCKET": str(node.socket), "JUPYTER_GPUSHARE_TOKEN": who}
-                with files[who].open("w") as out:
-                    process = subprocess.Popen(
-                        [sys.executable, "-c", PROGRAM.format(library=library)],
-                        env=cuda_world.environ({**os.environ, **environ, **more}),
-                        stdout=out,
-                    )
-                stack.callback(process.wait)
-                stack.callback(process.kill)
-                pids[who] = process.pid
-            yield Scene(cuda_world, node, place, pids, files)
-
-    return make
+def now(cuda_world: CudaWorld, tmp_path: Path) -> Iterator[Scene]:
+    cuda_world.add_gpu(memory=12 * GIB)
+    driver = {"simulate": "", "environ": cuda_world.environ()}
+    node = RunningNode(tmp_path, config=CONFIG, people=("alice", "bob", "root"), **driver)
+    with contextlib.ExitStack() as stack:
+        runtime = stack.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-"))
+        environ = cuda_world.environ({**os.environ, "XDG_RUNTIME_DIR": runtime})
+        place = Path(checkpoint_socket({"XDG_RUNTIME_DIR": runtime}, sys.executable))
+        stack.callback(_end_family, place)
+        stack.callback(node.close)
+        node.start()
+        pids, files = {}, {}
+        for who, library in LIBRARIES.items():
+            files[who] = tmp_path / f"{who}.steps"
+            code = PROGRAM.format(library=library)
+            with files[who].open("w") as out:
+                process = node.program(who, "-c", code, environ=environ, stdout=out)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            pids[who] = process.pid
+        yield Scene(cuda_world, node, place, pids, files)
 
 
 def _end_family(place: Path) -> None:
@@ -158,43 +140,42 @@ def _end_family(place: Path) -> None:
         end_helper(place)
 
 
-def test_loops_that_nobody_can_see_take_turns_and_nobody_stays_locked(scene: Make) -> None:
-    with scene() as now:
-        until(lambda: now.is_locked("alice"), "alice is locked", WITHIN)
-        until(lambda: now.is_locked("bob"), "bob is locked", WITHIN)
-        until(now.says_so, "a status says that one is locked, and until when", WITHIN)
-        until(lambda: now.pauses("alice", 0.4) and now.pauses("bob", 0.4), "they pause", WITHIN)
-        until(lambda: min(now.pauses("alice", 0.4)) < 8, "an end by a turn, not the time", WITHIN)
-        with now.node.client("root") as root:
-            leases = root.call(Method.STATUS)["leases"]
-            kinds = [e["kind"] for e in root.call(Method.HISTORY, limit=1000)["events"]]
-        assert [lease["state"] for lease in leases] == ["active", "active"]
-        assert not [lease for lease in leases if lease["overran"]]
-        assert "TurnsJoined" in kinds
-        assert "TurnLocked" not in kinds, "it would hide everything else"
+def test_loops_that_nobody_can_see_take_turns_and_nobody_stays_locked(now: Scene) -> None:
+    until(lambda: now.is_locked("alice"), "alice is locked", WITHIN)
+    until(lambda: now.is_locked("bob"), "bob is locked", WITHIN)
+    until(now.says_so, "a status says that one is locked, and until when", WITHIN)
+    until(lambda: now.pauses("alice", 0.4) and now.pauses("bob", 0.4), "they pause", WITHIN)
+    until(lambda: min(now.pauses("alice", 0.4)) < 8, "an end by a turn, not the time", WITHIN)
+    leases = now.node.status()["leases"]
+    with now.node.client("root") as root:
+        kinds = [e["kind"] for e in root.call(Method.HISTORY, limit=1000)["events"]]
+    assert [lease["state"] for lease in leases] == ["active", "active"]
+    assert not [lease for lease in leases if lease["overran"]]
+    assert "TurnsJoined" in kinds
+    assert "TurnLocked" not in kinds, "it would hide everything else"
 
-        # The node manager is killed.
-        until(now.anybody_locked, "somebody is locked", WITHIN)
-        now.node.kill9()
-        until(lambda: not now.anybody_locked(), "nobody is locked", WITHIN)
-        now.go_on()
-        assert not now.anybody_locked()
+    # The node manager is killed.
+    until(now.anybody_locked, "somebody is locked", WITHIN)
+    now.node.kill9()
+    until(lambda: not now.anybody_locked(), "nobody is locked", WITHIN)
+    now.go_on()
+    assert not now.anybody_locked()
 
-        # The next one dies after it wrote that a task will be locked, and before it says so.
-        now.node.start(JUPYTER_GPUSHARE_FAILPOINT="after-append:1:TurnLocked")
-        assert now.node.wait_dead(WITHIN) == -signal.SIGKILL
-        assert not now.anybody_locked()
-        now.go_on()
-        now.node.start()
-        until(now.anybody_locked, "they take turns again", WITHIN)
+    # The next one dies after it wrote that a task will be locked, and before it says so.
+    now.node.start(JUPYTER_GPUSHARE_FAILPOINT="after-append:1:TurnLocked")
+    assert now.node.wait_dead(WITHIN) == -signal.SIGKILL
+    assert not now.anybody_locked()
+    now.go_on()
+    now.node.start()
+    until(now.anybody_locked, "they take turns again", WITHIN)
 
-        # The helper is killed.
-        helper = helper_pid(now.place)
-        assert helper is not None
-        os.kill(helper, signal.SIGKILL)
-        now.go_on()
-        until(now.anybody_locked, "they take turns again", WITHIN)
-        now.go_on()
+    # The helper is killed.
+    helper = helper_pid(now.place)
+    assert helper is not None
+    os.kill(helper, signal.SIGKILL)
+    now.go_on()
+    until(now.anybody_locked, "they take turns again", WITHIN)
+    now.go_on()
 
 
 def test_a_lock_is_over_with_its_connection(tmp_path: Path) -> None:
@@ -206,7 +187,6 @@ def test_a_lock_is_over_with_its_connection(tmp_path: Path) -> None:
         RunningNode(tmp_path, simulate="1x24GiB", config=config, people=people) as node,
         Puppet() as a,
         Puppet() as b,
-        node.client("root") as root,
     ):
         wires = {}
         for who, puppet in (("alice", a), ("bob", b)):
@@ -225,8 +205,7 @@ def test_a_lock_is_over_with_its_connection(tmp_path: Path) -> None:
         assert not told(), "not twice"
 
         def locked() -> list[str]:
-            leases = root.call(Method.STATUS)["leases"]
-            return [one["id"] for one in leases if one.get("interrupted")]
+            return [one["id"] for one in node.status()["leases"] if one.get("interrupted")]
 
         assert locked() == [lease]
         wires[lease].close()

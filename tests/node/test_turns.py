@@ -6,21 +6,18 @@ gate.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from support.node import GIB, RunningNode, until
 
 from jupyter_gpushare.client.words.render import status_text
-from jupyter_gpushare.protocol.messages import Method
 
 CONFIG = (
     "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.2\n"
@@ -59,13 +56,9 @@ class Task:
 
     def __init__(self, node: RunningNode, place: Path, who: str) -> None:
         self.file = place / f"{who}.steps"
-        own = {"JUPYTER_GPUSHARE_SOCKET": str(node.socket), "JUPYTER_GPUSHARE_TOKEN": who}
+        path = {"PYTHONPATH": os.pathsep.join(sys.path)}
         with self.file.open("w") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM],
-                env={**os.environ, **own, "PYTHONPATH": os.pathsep.join(sys.path)},
-                stdout=out,
-            )
+            self.process = node.program(who, "-c", PROGRAM, environ=path, stdout=out)
 
     def lines(self, kind: str) -> list[list[float]]:
         """The times of all whole lines of this kind (monotonic seconds)."""
@@ -94,29 +87,22 @@ def overlaps(one: Task, other: Task, since: float) -> list[Any]:
 @contextmanager
 def by_turns(place: Path, config: str = CONFIG, **environ: str) -> Iterator[RunningNode]:
     people = ("alice", "bob", "root")
-    node = RunningNode(place, simulate="1x24GiB", config=config, people=people)
-    with contextlib.closing(node):
+    with closing(RunningNode(place, simulate="1x24GiB", config=config, people=people)) as node:
         node.start(**environ)
         yield node
-
-
-def status(node: RunningNode) -> dict[str, Any]:
-    with node.client("root") as root:
-        told: dict[str, Any] = root.call(Method.STATUS)
-    return told
 
 
 def test_two_train_by_turns_where_only_one_would_fit(tmp_path: Path) -> None:
     with by_turns(tmp_path) as node, Task(node, tmp_path, "alice") as alice:
         alice.more("step", 5)
-        assert [one["turn"] for one in status(node)["leases"]] == [None], "alone, it is left alone"
+        assert [one["turn"] for one in node.status()["leases"]] == [None], "alone, it is left alone"
         with Task(node, tmp_path, "bob") as bob:
             until(lambda: alice.lines("waits") and bob.lines("waits"), "both take turns", WITHIN)
             since = time.monotonic()
             for one in (alice, bob):
                 one.more("waits", 1)
             assert overlaps(alice, bob, since) == []
-            told = status(node)
+            told = node.status()
             (gpu,) = told["gpus"]
             assert (gpu["share_mode"], gpu["in_turns"]) == ("time", True)
             assert (gpu["persistent"], gpu["temporary"]) == (4 * GIB, 4 * GIB)
@@ -124,8 +110,8 @@ def test_two_train_by_turns_where_only_one_would_fit(tmp_path: Path) -> None:
             granted = sum(one["gpus"][0]["memory"] for one in told["leases"])
             assert granted > gpu["memory"], "beyond the plain sum"
             # Between two turns nobody computes.
-            until(lambda: " computes for " in status_text(status(node)), "it is told")
-        until(lambda: [one["turn"] for one in status(node)["leases"]] == [None], "alone again")
+            until(lambda: " computes for " in status_text(node.status()), "it is told")
+        until(lambda: [one["turn"] for one in node.status()["leases"]] == [None], "alone again")
         waits = len(alice.lines("waits"))
         alice.more("step", 20)
         assert len(alice.lines("waits")) <= waits + 1, "nobody stops it"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.ledgers import BOOT, Opens, ended, granted
 from support.policy_turns import CONFIG, Actor, TurnWorld
-from support.policy_world import GIB, gpu
+from support.policy_world import GIB, gpu, replayed
 
 from jupyter_gpushare.ledger.codec import to_record
 from jupyter_gpushare.ledger.ledger import Ledger, UsageRow, Use, Uses
@@ -15,13 +15,8 @@ from jupyter_gpushare.ledger.usage import DAY, HOUR
 from jupyter_gpushare.ledger.uses import LeaseUses
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import uses
-from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
-    Activity,
-    Bytes,
-    EnvironmentName,
-    LeaseId,
     Quota,
     Request,
 )
@@ -118,20 +113,19 @@ class Accounted(TurnWorld):
         return decision
 
 
-def come(at: TurnWorld, who: str, pid: int, kept: int, step: int, gib: int) -> Actor:
-    at.observe()
-    decision = at.request(who, pid, Request(1, Bytes(gib * GIB)), wait=False)
-    assert isinstance(decision, core.Grant), decision
-    actor = Actor(pid, who, decision.lease, kept * GIB, step * GIB, gated=True)
-    at.actors[decision.lease] = actor
-    return actor
+def both(at: TurnWorld) -> list[Actor]:
+    """Alice and bob compute on one GPU that has room for one of them at a time."""
+    at.start([gpu(0)], Quota(2, None))
+    wish, actors = Request(1, 12 * GIB), []
+    for pid, (who, step) in enumerate({"alice": 8, "bob": 6}.items(), 1):
+        at.observe()
+        actors.append(at.comes(who, pid, wish, 2, step, steps=0))
+    return actors
 
 
 def test_what_is_charged_is_what_was_computed_in_turns(ledger: Ledger) -> None:
     at = Accounted(ledger)
-    at.start([gpu(0)], Quota(2, None))
-    begin = at.at
-    actors = [come(at, "alice", 1, 2, 8, 12), come(at, "bob", 2, 2, 6, 12)]
+    begin, actors = at.at, both(at)
     had = dict.fromkeys(("alice", "bob"), 0.0)
     for _ in range(120):
         for actor in actors:
@@ -145,16 +139,13 @@ def test_what_is_charged_is_what_was_computed_in_turns(ledger: Ledger) -> None:
         assert row.gpu_seconds_held == pytest.approx(lasted)
         assert row.gpu_seconds_charged == pytest.approx(had[name], abs=1.0)
         assert row.resident_gib_seconds == pytest.approx(12 * lasted)
-    both = sum(row.gpu_seconds_charged for row in found.values())
-    assert lasted <= both <= lasted + 5.0, "one at a time, but for the first steps"
+    charged = sum(row.gpu_seconds_charged for row in found.values())
+    assert lasted <= charged <= lasted + 5.0, "one at a time, but for the first steps"
     # Bob's cell ends: nobody else wants the turn, and alice has it for as long as it lasts.
-    who = (actors[1].lease, EnvironmentName("bob"), at.who(actors[1])[2])
-    at.run(cmd.EndTurn(at.at, *who))
-    at.run(cmd.SetActivity(at.at, *who, Activity.IDLE))
+    at.acts(actors[1], cmd.EndTurn)
+    at.cell_ends(actors[1])
     quiet = at.at
-    for _ in range(30):
-        at.train(actors[0], 1)
-        at.second()
+    at.everybody(30)
     found = rows(ledger, quiet, at.at)
     assert found["bob"].gpu_seconds_held == pytest.approx(30.0)
     assert found["bob"].gpu_seconds_charged == 0.0
@@ -163,30 +154,22 @@ def test_what_is_charged_is_what_was_computed_in_turns(ledger: Ledger) -> None:
 
 def test_a_restarted_node_manager_goes_on_with_the_sums(ledger: Ledger) -> None:
     at = Accounted(ledger)
-    at.start([gpu(0)], Quota(2, None))
-    actors = [come(at, "alice", 1, 2, 8, 12), come(at, "bob", 2, 2, 6, 12)]
-    for _ in range(40):
-        for actor in actors:
-            at.train(actor, 1)
-        at.second()
-    state = State()
-    for event in core.summarise(at.state):
-        state = core.evolve(state, event)
+    actors = both(at)
+    at.everybody(40)
     rested = [name for name, turn in at.state.turns.items() if turn.phase is not TurnPhase.HOLDS]
     at.used = LeaseUses()  # of the new process
     assert at.used.changes(at.state)
     at.used = LeaseUses()
-    again = at.used.changes(state)
-    assert {name: one.memory for name, one in again.items()} == {
-        LeaseId(actor.lease): 12.0 * GIB for actor in actors
-    }
+    again = at.used.changes(replayed(at.state))
+    kept = {actor.lease: 12.0 * GIB for actor in actors}
+    assert {name: one.memory for name, one in again.items()} == kept
     assert rested
     assert not again[rested[0]].rests, "until it waits again, which it says at once"
 
 
 def test_parts_of_a_shared_reservation_and_of_turns() -> None:
     at = TurnWorld(CONFIG)
-    at.start([gpu(0)], Quota(2, Bytes(10 * GIB)))
+    at.start([gpu(0)], Quota(2, 10 * GIB))
     for pid in (1, 2):
         assert isinstance(at.request("alice", pid), core.Grant)
     assert sorted(uses.memory(at.state).values()) == [0.0, 10.0 * GIB], "the oldest has all of it"

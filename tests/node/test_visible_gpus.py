@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.node import RunningNode
+from support.node import Puppet, RunningNode
 from support.nvml import GIB, Nvml, NvmlWorld
 
 from jupyter_gpushare.node.inventory.base import InventoryError
@@ -110,8 +107,7 @@ def test_the_others_are_neither_listed_nor_measured() -> None:
 def test_a_job_shares_what_its_batch_system_gave_it(tmp_path: Path, nvml_world: NvmlWorld) -> None:
     first = nvml_world.add_gpu(memory=24 * GIB)
     nvml_world.add_gpu(memory=80 * GIB)
-    stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    try:
+    with Puppet() as stranger:
         # Another job's process on the GPU that is not ours is no squatter of ours.
         nvml_world.add_process(first, pid=stranger.pid, memory=4 * GIB)
         environ = {**nvml_world.environ(), "CUDA_VISIBLE_DEVICES": "1"}
@@ -119,8 +115,6 @@ def test_a_job_shares_what_its_batch_system_gave_it(tmp_path: Path, nvml_world: 
             (gpu,) = node.status()["gpus"]
             assert gpu["index"] == 1
             assert not gpu["squatters"]
-    finally:
-        stranger.communicate(b"\n")
 
 
 @pytest.mark.parametrize("hidden", ["", "-1"])
@@ -128,7 +122,7 @@ def test_hidden_gpus_are_told_as_left_out_and_not_as_a_quota(
     tmp_path: Path, nvml_world: NvmlWorld, hidden: str
 ) -> None:
     """As in a server that was started where a shell hides the GPUs from something else."""
-    gpu = nvml_world.add_gpu(memory=24 * GIB)
+    nvml_world.add_gpu(memory=24 * GIB)
     environ = {**nvml_world.environ(), "CUDA_VISIBLE_DEVICES": hidden}
     with RunningNode(tmp_path, simulate="", environ=environ) as node, node.client() as client:
         status = client.call(Method.STATUS)
@@ -140,7 +134,6 @@ def test_hidden_gpus_are_told_as_left_out_and_not_as_a_quota(
             client.request(gpus=1)
         assert refused.value.reason is Reason.UNAVAILABLE
         assert "no GPU to share" in refused.value.message
-        del gpu
 
 
 def test_a_gpu_of_a_job_that_is_lost_at_the_start_is_told(nvml_world: NvmlWorld) -> None:
@@ -155,17 +148,7 @@ def test_a_gpu_of_a_job_that_is_lost_at_the_start_is_told(nvml_world: NvmlWorld)
 
 
 def test_a_gpu_that_is_not_there_stops_the_start_with_a_sentence(tmp_path: Path) -> None:
-    run = subprocess.run(
-        [
-            *(sys.executable, "-m", "jupyter_gpushare.node", "--simulate=1x8GiB"),
-            *("--NodeManagerApp.gpus=4", f"--socket={tmp_path}/s", f"--ledger={tmp_path}/l"),
-        ],
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert run.returncode == 1
-    assert "'4' names no GPU of this host" in run.stderr
-    assert "Traceback" not in run.stderr
+    config = "c.NodeManagerApp.gpus = '4'\n"
+    said = RunningNode(tmp_path, simulate="1x8GiB", config=config).refuses()
+    assert "'4' names no GPU of this host" in said
+    assert "Traceback" not in said

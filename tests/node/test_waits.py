@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from hypothesis import example, given, strategies as st
-from support.node import NodeClient, RunningNode, until
-from support.policy_world import GIB, World, gpu, plain_config, task
+from support.node import RunningNode, until
+from support.policy_world import GIB, World, gpu, plain_config
 from support.sheets import status_document
 
 from jupyter_gpushare.ledger.ledger import JSON, Ledger, Record
@@ -22,10 +22,7 @@ from jupyter_gpushare.node.views.status import NodeFacts, Sheet
 from jupyter_gpushare.node.views.viewer import Viewer
 from jupyter_gpushare.policy.books import room
 from jupyter_gpushare.policy.decide import waiting
-from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
-    EnvironmentName,
-    LeaseId,
     PriorityClass,
     Quota,
     Request,
@@ -38,8 +35,7 @@ NOBODY = {"granted": 0, "waited": 0, "median": None, "longest": None}
 
 
 def tell(lately: Lately, kind: PriorityClass = PriorityClass.INTERACTIVE) -> dict[str, Any]:
-    told: dict[str, Any] = lately.waits(NOW)[kind.value]
-    return told
+    return lately.waits(NOW)[kind.value]
 
 
 # -- the figures -----------------------------------------------------------------------------
@@ -112,13 +108,9 @@ def test_the_ledger_refills_them() -> None:
             granted("b", 41.0, NOW - 49),
         ]
     )
-    assert tell(lately) == {"granted": 1, "waited": 0, "median": None, "longest": None}
-    assert tell(lately, PriorityClass.BATCH) == {
-        "granted": 1,
-        "waited": 1,
-        "median": 30.0,
-        "longest": 30.0,
-    }
+    assert tell(lately) == {**NOBODY, "granted": 1}
+    waited = {"granted": 1, "waited": 1, "median": 30.0, "longest": 30.0}
+    assert tell(lately, PriorityClass.BATCH) == waited
 
 
 def test_boot_time_that_began_anew_makes_nobodys_wait_negative_or_long() -> None:
@@ -229,36 +221,33 @@ def test_who_shares_a_gpu_with_oneself_is_told_with_what(tmp_path: Path) -> None
 
 
 def waits(node: RunningNode) -> dict[str, Any]:
-    with node.client("root") as client:
-        told: dict[str, Any] = client.call(Method.STATUS)["waits"]
+    told = node.status()["waits"]
     with node.client("alice") as client:
         assert client.call(Method.STATUS)["waits"] == told, "it is the same for everybody"
     return told
 
 
-def queues(node: RunningNode) -> tuple[list[Any], list[Any], list[Any]]:
+def queues(node: RunningNode) -> list[Any]:
     """The queue as bob, alice and an administrator see it."""
     seen = []
     for name in ("bob", "alice", "root"):
-        with NodeClient(node.socket, name) as client:
+        with node.client(name) as client:
             seen.append(client.call(Method.STATUS)["queue"])
-    return seen[0], seen[1], seen[2]
+    return seen
 
 
 def test_damaged_history_costs_the_figures_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
-    ledger = Ledger.open(path, history=1e9, wall=NOW)
-    ledger.append([queued("a", 1.0, NOW)])
-    ledger.write_snapshot([])
-    ledger.close()
+    with closing(Ledger.open(path, history=1e9, wall=NOW)) as ledger:
+        ledger.append([queued("a", 1.0, NOW)])
+        ledger.write_snapshot([])
     with closing(sqlite3.connect(path)) as connection, connection:
         # Rot that no check of SQLite's sees, in what the snapshot stands for.
         assert connection.execute("UPDATE records SET data = '{\"request\": '").rowcount == 1
     with RunningNode(tmp_path, ledger=path) as node, node.client() as client:
         assert "could not be read" in node.story()
         client.request()
-        told = client.call(Method.STATUS)["waits"]["interactive"]
-        assert told == {"granted": 1, "waited": 0, "median": None, "longest": None}
+        assert client.call(Method.STATUS)["waits"]["interactive"] == {**NOBODY, "granted": 1}
         with pytest.raises(RemoteError, match="history is damaged") as refusal:
             client.call(Method.HISTORY)
         assert refusal.value.reason is Reason.UNAVAILABLE
@@ -275,24 +264,14 @@ def crowded(waiting: int) -> World:
     kinds = (PriorityClass.INTERACTIVE, PriorityClass.BATCH)
     for number in range(waiting + 1):
         who = f"person-{number % 6}" if number else "holder"
-        world.run(
-            cmd.RequestLease(
-                world.at,
-                LeaseId(f"lease-{number}"),
-                EnvironmentName(who),
-                task(number + 1),
-                Request(1, None, kinds[number % 2]),
-            )
-        )
+        world.request(who, number + 1, Request(1, None, kinds[number % 2]))
     assert len(world.state.queue.waiting) == waiting
     return world
 
 
 def queue_of(world: World, name: str, *, admin: bool = False) -> list[dict[str, Any]]:
-    viewer = Viewer(EnvironmentName(name), admin)
-    document = status_document(Sheet(world.state, FACTS, world.config, {}, Lately()), viewer)
-    queue: list[dict[str, Any]] = document["queue"]
-    return queue
+    sheet = Sheet(world.state, FACTS, world.config, {}, Lately())
+    return status_document(sheet, Viewer(name, admin))["queue"]
 
 
 def test_everybody_sees_how_many_are_ahead_and_only_the_own_reasons() -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,12 @@ import pytest
 from hypothesis import given, strategies as st
 from support.clock import FakeClock
 from support.loop import soon
-from support.policy_world import plain_config
+from support.managing import managing
 
 from jupyter_gpushare.ledger.ledger import Ledger
 from jupyter_gpushare.node.host import walljumps
 from jupyter_gpushare.node.host.walljumps import OFF, PROOF, SLACK, Belief, Instant
-from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
 from jupyter_gpushare.node.manager import Manager
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words.model import Gpu, Quota
 
 DAY = 86_400.0
 START = Instant("boot-1", 1000.0, 1.7e9)
@@ -118,44 +114,23 @@ class Watched:
 async def test_history_outlives_a_clock_that_jumps_91_days(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Host(FakeClock):
-        def set_forward(self, seconds: float) -> None:
-            self._wall += seconds
+    clock = FakeClock()
 
-    clock = Host()
-
-    @contextlib.asynccontextmanager
-    async def managing() -> AsyncIterator[tuple[Manager, Watched]]:
+    def looked_after() -> AbstractAsyncContextManager[Manager]:
         ledger = Watched(tmp_path / "ledger", clock.wall())
-        manager = Manager(
-            config=plain_config(),
-            clock=clock,
-            ledger=ledger,  # type: ignore[arg-type]
-            inventory=SimulatedInventory("1x24GiB"),
-            tidy_interval=0.02,
-            measure_interval=0.05,
-        )
+        return managing(ledger, clock=clock, tidy_interval=0.02, measure_interval=0.05)
 
-        async def quotas(gpus: Sequence[Gpu]) -> cmd.ConfigureQuotas:
-            return cmd.ConfigureQuotas(clock.boot(), Quota(1))
-
-        try:
-            await manager.start(quotas)
-            yield manager, ledger
-        finally:
-            await manager.close()
-
-    async with managing() as (manager, ledger):
-        await soon(lambda: ledger.looks >= 2)
+    async with looked_after() as manager:
+        await soon(lambda: manager.ledger.looks >= 2)
         clock.advance(600.0)
-        clock.set_forward(91 * DAY)
-        before = ledger.looks
-        await soon(lambda: ledger.looks >= before + 3)
-    async with managing() as (manager, ledger):
-        await soon(lambda: ledger.looks >= 3)
+        clock._wall += 91 * DAY
+        before = manager.ledger.looks
+        await soon(lambda: manager.ledger.looks >= before + 3)
+    async with looked_after() as manager:
+        await soon(lambda: manager.ledger.looks >= 3)
 
         def first() -> set[str]:
-            return {record.kind for record in ledger.real.history(None, 1000)}
+            return {record.kind for record in manager.ledger.real.history(None, 1000)}
 
         assert "GpuFound" in await manager.in_ledger(first)
         assert caplog.text.count("does not explain it") == 1

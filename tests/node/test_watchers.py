@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.policy_world import plain_config
+from support.loop import soon
+from support.managing import CLOCK, managing
 
-from jupyter_gpushare.daemon.clock import Clock
 from jupyter_gpushare.daemon.fairness import FREE
 from jupyter_gpushare.ledger.ledger import Ledger
-from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
 from jupyter_gpushare.node.manager import Manager
 from jupyter_gpushare.node.views.board import Slices
 from jupyter_gpushare.node.wire import statuses
 from jupyter_gpushare.node.wire.service import Service
 from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words.model import EnvironmentName, Gpu, ProcessId, Quota
+from jupyter_gpushare.policy.words.model import ProcessId, Quota
 from jupyter_gpushare.protocol.calls import Call, Client, Hello
 from jupyter_gpushare.protocol.framing import Encoded
 from jupyter_gpushare.protocol.messages import PROTOCOL, CallId, Method, Notice
-
-CLOCK = Clock()
 
 
 @dataclass(frozen=True)
@@ -96,47 +93,31 @@ class House:
         reader = Reader(self.number)
         hello = Hello(PROTOCOL, Client("test", "0"), None)
         self.service.on_hello(reader, Person(who), Call(1, Method.HELLO, hello))
-        await until(lambda: 1 in reader.got)
+        await soon(lambda: 1 in reader.got)
         if watching:
             self.watch(reader)
-            await until(lambda: 2 in reader.got)
+            await soon(lambda: 2 in reader.got)
         return reader
 
     def watch(self, reader: Reader) -> None:
         self.service.on_call(reader, Call(2, Method.WATCH, None))
 
     async def change(self) -> None:
-        who = EnvironmentName("somebody")
         self.number += 1
-        await self.manager.submit(cmd.SetQuota(CLOCK.boot(), who, Quota(self.number), who))
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not is_so():
-            await asyncio.sleep(0.005)
+        quota = Quota(self.number)
+        await self.manager.submit(cmd.SetQuota(CLOCK.boot(), "somebody", quota, "somebody"))
 
 
 @contextlib.asynccontextmanager
 async def house(path: Path) -> AsyncIterator[House]:
-    manager = Manager(
-        config=plain_config(),
-        clock=CLOCK,
-        ledger=Ledger.open(path / "ledger.sqlite", history=1e6, wall=CLOCK.wall()),
-        inventory=SimulatedInventory("1x24GiB"),
-    )
-
-    async def quotas(gpus: Sequence[Gpu]) -> cmd.ConfigureQuotas:
-        return cmd.ConfigureQuotas(CLOCK.boot(), Quota(len(gpus)))
-
-    service = Service(manager, key=b"k", name="n", version="0", heartbeat_interval=1.0)
-    try:
-        await manager.start(quotas)
+    ledger = Ledger.open(path / "ledger.sqlite", history=1e6, wall=CLOCK.wall())
+    async with managing(ledger) as manager:
+        service = Service(manager, key=b"k", name="n", version="0", heartbeat_interval=1.0)
         service.start()
-        yield House(manager, service)
-    finally:
-        await service.close()
-        await manager.close()
+        try:
+            yield House(manager, service)
+        finally:
+            await service.close()
 
 
 async def settled(here: House, *readers: Reader) -> None:
@@ -148,7 +129,7 @@ async def settled(here: House, *readers: Reader) -> None:
         waits = told._changed._waiters and not told._changed.is_set()  # type: ignore[attr-defined]
         return waits and not any(guest.behind for guest in told._guests.values())
 
-    await until(is_quiet)
+    await soon(is_quiet)
     for reader in readers:
         reader.got.clear()
         reader.changes.clear()
@@ -176,7 +157,7 @@ async def test_a_change_while_the_answer_to_a_watch_is_made_is_told_behind_it(
         await here.change()
         await Held.stood.wait()  # the change is being told, to whom watches already
         Held.gate.set()
-        await until(lambda: "changed" in late.got)
+        await soon(lambda: "changed" in late.got)
         assert late.got == [2, "changed"]
         assert before.got == ["changed"], "who had it was told again"
 
@@ -189,9 +170,9 @@ async def test_who_did_not_read_gets_the_newest_status_when_it_does(tmp_path: Pa
         await settled(here, slow)
         slow.reads = False
         await here.change()
-        await until(lambda: slow.missed)
+        await soon(lambda: slow.missed)
         slow.reads = True
-        await until(lambda: slow.changes)
+        await soon(lambda: slow.changes)
 
 
 async def test_who_has_taken_too_much_is_told_later_and_all_others_at_once(tmp_path: Path) -> None:
@@ -208,13 +189,13 @@ async def test_who_has_taken_too_much_is_told_later_and_all_others_at_once(tmp_p
 
         here.manager.charges = SimpleNamespace(owes=owes, took=FREE.took, wrote=FREE.wrote)
         await here.change()
-        await until(lambda: other.changes)
+        await soon(lambda: other.changes)
         assert [len(one.changes) for one in many] == [1, 0, 0]
         await here.change()
-        await until(lambda: len(other.changes) == 2)
+        await soon(lambda: len(other.changes) == 2)
         assert [len(one.changes) for one in many] == [1, 0, 0]
         is_let_off = True
-        await until(lambda: all(one.changes for one in many) and many[0].changes[1:])
+        await soon(lambda: all(one.changes for one in many) and many[0].changes[1:])
         assert len(other.changes) == 2
         assert len({id(one.changes[-1]) for one in many}) == 1, "encoded for each again"
 
@@ -235,4 +216,4 @@ async def test_a_status_that_costs_more_than_the_whole_allowance_is_told_all_the
             owes=lambda environment: charged, took=took, wrote=FREE.wrote
         )
         await here.change()
-        await until(lambda: root.changes)
+        await soon(lambda: root.changes)

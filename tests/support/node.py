@@ -114,6 +114,7 @@ class RunningNode:
         self.directory = directory
         self.simulate = simulate
         self.arguments = list(arguments)
+        self.admin = "root" if people else None
         if people:
             groups = people if isinstance(people, Mapping) else {}
             self.arguments.append(token_file(directory, *people, groups=groups))
@@ -208,6 +209,13 @@ class RunningNode:
         self._reap()
         return status
 
+    def refuses(self) -> str:
+        """What is said by one that must not start."""
+        with contextlib.closing(self):
+            self.launch()
+            assert self.wait_dead() == 1
+            return self.story()
+
     def restart(self, **extra_environ: str) -> RunningNode:
         """kill -9, then start again on the same ledger and socket."""
         if self.process is not None and self.process.poll() is None:
@@ -219,9 +227,17 @@ class RunningNode:
         self._clients.append(NodeClient(self.socket, token=token, within=within))
         return self._clients[-1]
 
+    def program(
+        self, who: str, *command: str, environ: Mapping[str, str] = {}, **how: Any
+    ) -> subprocess.Popen[str]:
+        """A Python of somebody's that finds this node manager; the caller ends and reaps it."""
+        own = {"JUPYTER_GPUSHARE_SOCKET": str(self.socket), "JUPYTER_GPUSHARE_TOKEN": who}
+        environ = {**os.environ, **environ, **own}
+        return subprocess.Popen([sys.executable, *command], env=environ, text=True, **how)
+
     def status(self) -> dict[str, Any]:
-        """One status document, as this process may see it."""
-        with self.client() as client:
+        """One status document, as its administrator sees it."""
+        with self.client(self.admin) as client:
             document: dict[str, Any] = client.call(Method.STATUS)
         return document
 

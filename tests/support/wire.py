@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -163,23 +164,27 @@ class House:
         return await (await self.connect()).hello(token)
 
 
-def make(path: Path, limits: Limits = ROOMY, identity: Any = None, **more: Any) -> House:
-    host, boot_id = Host(), read_boot_id()
+def make(
+    path: Path, identity: Any = None, *, shared: bool = False, wall: Any = time.time, **limits: Any
+) -> House:
+    """Roomy, but for these ``limits``."""
+    host, boot_id, bounds = Host(), read_boot_id(), replace(ROOMY, **limits)
     transport = Transport(
         path,
-        limits=limits,
-        turnstile=turnstile_of(limits),
+        limits=bounds,
+        turnstile=turnstile_of(bounds),
         identity=identity or PeerIdentity(),
         handler=host,
         identify_process=lambda peer: identify_peer(peer, boot_id),
-        **more,
+        shared=shared,
+        wall=wall,
     )
     return House(transport, host)
 
 
 @contextlib.asynccontextmanager
-async def open_house(path: Path, **how: Any) -> AsyncIterator[House]:
-    house = make(path, **how)
+async def open_house(path: Path, *identity: Any, **how: Any) -> AsyncIterator[House]:
+    house = make(path, *identity, **how)
     troubles: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
     await house.transport.start()
