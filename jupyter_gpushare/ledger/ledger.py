@@ -493,7 +493,10 @@ class LedgerReader(Reads):
 
 
 class Ledger(Reads):
-    """An open ledger. Make one with :meth:`open`; use it from one thread at a time."""
+    """An open ledger; one class, as all of it hangs on one file that may move or break meanwhile.
+
+    Make one with :meth:`open`; use it from one thread at a time.
+    """
 
     def __init__(
         self,

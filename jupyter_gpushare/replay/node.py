@@ -125,7 +125,11 @@ def _one_of(number: int, share: float) -> bool:
 
 
 class VirtualNode(World[_Run]):
-    """The GPUs of one host, its node manager's policy, and the sessions on it."""
+    """A host's GPUs, policy and sessions; one class, as each session's step slows the others.
+
+    A method is one thing that can happen to a session at a moment of the virtual clock, in the
+    order of a session's life.
+    """
 
     def __init__(
         self,

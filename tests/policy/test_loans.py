@@ -24,6 +24,7 @@ from support.policy_world import (
 )
 
 from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books.heldup import lacks_loan
 from jupyter_gpushare.policy.books.quotas import QuotaSource
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.decide.rebuild import voucher_of
@@ -108,7 +109,7 @@ def granted(world: World, name: str) -> bool:
 
 def test_nobody_has_anything_until_the_pool_lends_it(world: Lent) -> None:
     assert "not lent you a GPU on this host yet" in why_waits(world.request("alice", 1))
-    assert world.state.lacks_loan(world.state.leases["L1"])
+    assert lacks_loan(world.state, world.state.leases["L1"])
     world.lend(alice=1)
     assert granted(world, "L1")
     quota, source = world.state.quotas.resolve("alice")
@@ -441,7 +442,7 @@ class Loans(RuleBasedStateMachine):
             heard = world.answered.get(lease.environment, 0.0)
             asks = heard < lease.requested_at and held + lease.request.gpus > most
             if known and not over and lease.request.gpus <= most and not asks:
-                assert not world.state.lacks_loan(lease), f"{name} waits for a loan that it has"
+                assert not lacks_loan(world.state, lease), f"{name} waits for a loan that it has"
 
 
 TestLoans = Loans.TestCase

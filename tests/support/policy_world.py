@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import room
+from jupyter_gpushare.policy.books.heldup import lacks_gpus, lacks_loan, quota_of
 from jupyter_gpushare.policy.books.lifts import entitled, unlifted
 from jupyter_gpushare.policy.books.placement import GpuRoom, Granted, NoRoom, place
 from jupyter_gpushare.policy.books.state import (
@@ -213,7 +214,7 @@ class World:
             core.check(result.state)
             for name in result.state.queue.waiting:
                 lease = result.state.leases[name]
-                told = result.state.lacks_gpus(lease)
+                told = lacks_gpus(result.state, lease)
                 assert told == self.lacks(result.state, lease), f"{name} lacks GPUs, or does not"
         self.state = self.checked = result.state
         self.history.extend(result.events)
@@ -604,7 +605,7 @@ class World:
 
         if not before.out and all(books.problem is None for books in before.gpus.values()):
             return False  # with all GPUs it has all there is
-        quota = before.quota_of(lease)
+        quota = quota_of(before, lease)
         rooms = tuple(room.rooms_without(before, lease.environment, ()))
         # What is not named is as much as there is.
         asked = (quota, lease.request.gpus, lease.request.memory or 1, 1)
@@ -651,7 +652,7 @@ class World:
             own = [key for key in before.claims if key[0] == lease.id]
             if self.is_spent(before, item.environment) or own or self.lacks(before, lease):
                 continue
-            if before.lacks_loan(lease):  # tests/policy/test_loans.py says what that is
+            if lacks_loan(before, lease):  # tests/policy/test_loans.py says what that is
                 continue
             if item.urgent_at <= before.queue.grants:
                 assert mine <= (item.urgent_at, item.order), "an urgent request was passed"

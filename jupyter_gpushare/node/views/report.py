@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ...policy.books.heldup import lacks_loan, quota_of
 from ...policy.books.state import GpuState, Lease, State
 from ...policy.recall.outlook import Recent, by_waits
 from ...policy.words.config import PolicyConfig
@@ -154,7 +155,7 @@ def _is_short(state: State, environment: EnvironmentName) -> bool:
     own = (lease for lease in waits if lease.environment == environment)
     lease = min(own, key=lambda lease: (lease.requested_at, lease.order))
     is_spent = state.budget(environment).level is BudgetLevel.SPENT
-    return lease.request.gpus == 1 and not is_spent and not state.lacks_loan(lease)
+    return lease.request.gpus == 1 and not is_spent and not lacks_loan(state, lease)
 
 
 def _wants(state: State) -> list[Want]:
@@ -177,8 +178,8 @@ def _wants(state: State) -> list[Want]:
 def _gains(state: State, lease: Lease, held: int) -> bool:
     """Whether a request could go on by a larger loan, at least if a GPU is free."""
     if lease.id in state.queue.held_up:
-        return state.lacks_loan(lease)
-    book, lent = state.quotas, state.quota_of(lease).gpus
+        return lacks_loan(state, lease)
+    book, lent = state.quotas, quota_of(state, lease).gpus
     return book.pool is not None and lent <= held and lent < book.most(lease.environment).gpus
 
 

@@ -24,6 +24,7 @@ from ..words.model import (
 )
 from ..words.promises import WHOLE, Expected
 from . import compute, shares
+from .heldup import places_of, quota_of
 from .placement import ByShare, GpuRoom, Granted, NoRoom, Placement, held, place, wanted
 from .state import GpuState, Lease, State
 from .table import replace
@@ -47,7 +48,7 @@ def try_place(
     """
     rooms = tuple(rooms_without(state, lease.environment, without))
     rooms = see(expecting(state, rooms, expected_of(lease, config)))
-    quota = state.quota_of(lease)
+    quota = quota_of(state, lease)
     request = lease.request
     ask = by_share(state, config, lease.environment, request)
     if lease.phase is LeasePhase.PARKED:
@@ -196,7 +197,7 @@ def suited(state: State, lease: Lease, rooms: tuple[GpuRoom, ...]) -> Iterator[t
     if parked is None or not parked.gpus:
         yield rooms
         return
-    had, places = frozenset(parked.gpus), state.places_of(lease)
+    had, places = frozenset(parked.gpus), places_of(state, lease)
     # Where others compute by turns it would only wait; perhaps another GPU idles.
     if places == had or not any(room.rank for room in rooms if room.uuid in had):
         yield _only(rooms, had)

@@ -24,13 +24,11 @@ from ..words.model import (
     GpuUuid,
     LeaseId,
     LeasePhase,
-    Movable,
     OutOfService,
     OverLimitStage,
     Parked,
     Period,
     ProcessId,
-    Quota,
     Request,
     Rung,
     Task,
@@ -523,95 +521,3 @@ class State:
     def missing_gpus(self) -> set[GpuUuid]:
         """The GPUs of the node that are out of service or do not work."""
         return {u for u, books in self.gpus.items() if u in self.out or books.problem is not None}
-
-    def quota_of(self, lease: Lease) -> Quota:
-        """The quota by which a lease is placed.
-
-        A task that was moved in the midst of its work goes on with what it was granted, as those do
-        that were not moved: a quota that was lowered meanwhile does not end it.
-        """
-        quota = self.quotas.resolve(lease.environment)[0]
-        if self.quotas.pool is not None and lease.request.gpus > quota.gpus:
-            most = self.quotas.most(lease.environment).gpus
-            if lease.request.gpus > most:  # for ever: it is refused when it is looked at
-                quota = replace(quota, gpus=most)
-        if lease.phase is not LeasePhase.PARKED or lease.parked is None or not lease.parked.at_work:
-            return quota
-        asked, memory = lease.request, quota.memory
-        if memory is not None and asked.memory is not None:
-            memory = max(memory, asked.memory)
-        return replace(quota, gpus=max(quota.gpus, asked.gpus), memory=memory)
-
-    def lacks_loan(self, lease: Lease) -> bool:
-        """Whether a waiting request waits until the pool lends its environment (more) here.
-
-        Who would have other GPUs by the whole quota waits until the pool has answered.
-        Without a valid loan no task begins; a parked one goes on by the last that it had.
-        """
-        book, asked, who = self.quotas, lease.request.gpus, lease.environment
-        if book.pool is None or asked > book.most(who).gpus:
-            return False  # it is refused when it is looked at
-        lent = self.quota_of(lease).gpus
-        if asked > lent or (lease.phase is LeasePhase.QUEUED and not book.lends(who, asked)):
-            return True
-        # It could share the GPUs that its environment has; the pool is asked for others first.
-        known = book.lent.get(who)
-        if known is None or known.stale or known.loan.reclaim or lent >= known.loan.whole:
-            return False
-        held = sum(who == name for name, _gpu in self.reservations)
-        return known.answered < lease.requested_at and held + asked > lent
-
-    def lacks_gpus(self, lease: Lease) -> bool:
-        """Whether a request must wait until missing GPUs are back. O(GPUs)."""
-        missing = self.missing_gpus
-        if not missing or not self.quotas.is_configured:
-            return False
-        quota = self.quota_of(lease)
-        asked, memory = lease.request.gpus, lease.request.memory
-        if asked > quota.gpus or (memory and quota.memory is not None and memory > quota.memory):
-            return False  # it is refused when it is looked at
-        now = self._could_have(lease, quota.gpus, missing)
-        return now < asked <= self._could_have(lease, quota.gpus, set())
-
-    def _could_have(self, lease: Lease, most: int, missing: set[GpuUuid]) -> int:
-        """The most GPUs that a request could get if no other environment held any."""
-        places = self.places_of(lease)
-        own = [uuid for uuid in self.gpus if (lease.environment, uuid) in self.reservations]
-        serve = {
-            uuid
-            for uuid, books in self.gpus.items()
-            if uuid not in missing
-            and (places is None or uuid in places)
-            and books.gpu.memory >= (lease.request.memory or 0)
-        }
-        again = len(serve.intersection(own))
-        return again + min(len(serve) - again, max(0, most - len(own)))
-
-    def places_of(self, lease: Lease) -> frozenset[GpuUuid] | None:
-        """The GPUs on which a parked task may go on; ``None``: on any, or it is not parked."""
-        parked = lease.parked if lease.phase is LeasePhase.PARKED else None
-        if parked is None or not parked.gpus:
-            return None
-        if lease.has_residue or parked.movable is Movable.SAME:
-            return frozenset(parked.gpus)
-        if parked.movable is Movable.ANY:
-            return None
-        kinds = {
-            (books.gpu.name, books.gpu.memory) for books in map(self.gpus.get, parked.gpus) if books
-        }
-        return frozenset(
-            uuid
-            for uuid, books in self.gpus.items()
-            if uuid in parked.gpus or (books.gpu.name, books.gpu.memory) in kinds
-        )
-
-    def is_held_up(self, lease: Lease) -> bool:
-        """Whether this waiting request could not be granted whatever other tasks gave back.
-
-        A parked task waits until the memory that it gave back is really free. A request that needs
-        GPUs that are out of service, or do not work, waits for those.
-        """
-        gpus = (self.gpus[part.gpu] for part in lease.allocations)
-        drains = lease.phase is LeasePhase.PARKED and any(lease.id in one.draining for one in gpus)
-        spent = self.budget(lease.environment).level is BudgetLevel.SPENT
-        return drains or spent or self.lacks_loan(lease) or self.lacks_gpus(lease)

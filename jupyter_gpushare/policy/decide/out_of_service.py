@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..books.heldup import places_of
 from ..books.state import Lease, State
 from ..say import texts
 from ..words import commands as cmd, events as ev
@@ -76,7 +77,7 @@ def text(state: State, lease: Lease | None = None) -> str:
 def why_lacking(state: State, lease: Lease) -> str:
     """Why a request waits for GPUs that are missing."""
     missing = state.missing_gpus
-    places = state.places_of(lease)
+    places = places_of(state, lease)
     if places is not None:
         return f"{_told(state, places.intersection(missing))} {texts.BOUND_THERE}"
     own = [uuid for uuid in missing if (lease.environment, uuid) in state.reservations]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..books.heldup import is_held_up, lacks_loan, quota_of
 from ..books.placement import Granted, NoRoom, refusal, wanted
 from ..books.state import Lease, State
 from ..recall import patience
@@ -293,8 +294,8 @@ def resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
         return Wait(lease.id, "This request is already in the queue.")
     quotas.weigh(draft, (lease.environment,))
     state = draft.state
-    quota = state.quota_of(lease)
-    if state.lacks_loan(lease):
+    quota = quota_of(state, lease)
+    if lacks_loan(state, lease):
         quota = state.quotas.most(lease.environment)
     never = _never(state, quota, lease.request)
     if never is not None:
@@ -302,7 +303,7 @@ def resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
     if state.problem is not None:
         return unavailable(state.problem)
     if not wait:
-        if state.is_held_up(lease):
+        if is_held_up(state, lease):
             text = held_up_text(state, lease.id, draft.config, draft.at)
             return Refuse(RefusalReason.NO_RESOURCES, text)
         barred = state.rebuild or state.queue.first_urgent()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from ..books.heldup import is_held_up, lacks_gpus, lacks_loan
 from ..books.lifts import unlifted
 from ..books.placement import Granted, NoRoom, shortage
 from ..books.room import (
@@ -88,7 +89,7 @@ def why_waiting(
     if state.rebuild is not None:
         return Why(RefusalReason.UNAVAILABLE, texts.REBUILDING)
     waiting = state.leases[lease]
-    if state.is_held_up(waiting):
+    if is_held_up(state, waiting):
         spent = state.budget(waiting.environment).level is BudgetLevel.SPENT
         reason = RefusalReason.BUDGET_SPENT if spent else RefusalReason.NO_RESOURCES
         return Why(reason, held_up_text(state, lease, config, at))
@@ -148,8 +149,8 @@ def held_up_text(state: State, name: LeaseId, config: PolicyConfig, at: float | 
     lease = state.leases[name]
     if state.budget(lease.environment).level is BudgetLevel.SPENT:
         return spent_text(state, lease.environment, config, at)
-    if state.lacks_loan(lease):
+    if lacks_loan(state, lease):
         return texts.lacks_loan_text(state.quotas, lease.environment, lease.request.gpus, at)
-    if state.lacks_gpus(lease):
+    if lacks_gpus(state, lease):
         return out_of_service.why_lacking(state, lease)
     return texts.DRAINING

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from ..books.heldup import is_held_up
 from ..books.queue import Account
 from ..books.state import Claim, GpuState, Handle, Lease, Reservation, ReservationKey, State
 from ..books.table import Map, replace
@@ -185,6 +186,6 @@ def in_line(state: State, name: LeaseId) -> State:
     """Hold a waiting request up, or let it in again, as the state now says."""
     if name not in state.queue.waiting:
         return state
-    held_up = state.is_held_up(lease_of(state, name))
+    held_up = is_held_up(state, lease_of(state, name))
     queue = (state.queue.hold_up if held_up else state.queue.let_in)(name)
     return state if queue is state.queue else replace(state, queue=queue)

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from ..books import placement
+from ..books.heldup import is_held_up
 from ..books.lifts import unlifted
 from ..books.room import most_tasks, rooms_without
 from ..books.state import State
@@ -112,7 +113,7 @@ def outlooks(
     result = {}
     for name in state.queue.waiting:
         lease, idle = state.leases[name], coming.get(name)
-        if state.is_held_up(lease):
+        if is_held_up(state, lease):
             result[name] = Outlook(_budget(state, lease.environment, at))
             continue
         estimate = None

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Final
 
 from ..books import compute
+from ..books.heldup import is_held_up
 from ..books.lifts import entitled, followers_on
 from ..books.state import Reservation, ReservationKey, State
 from ..books.table import replace
@@ -179,7 +180,7 @@ def _queue(state: State) -> None:
     order = [item.lease for item in state.queue.service_order()]
     _require(sorted(order) == sorted(waiting), "the service order lost or repeats a request")
     for name, item in state.queue.waiting.items():
-        held_up = state.is_held_up(state.leases[name])
+        held_up = is_held_up(state, state.leases[name])
         _require((name in state.queue.held_up) == held_up, f"request {name} is in the wrong line")
         _require((item.left is not None) == held_up, f"request {name} counts grants wrongly")
     urgent = state.queue.first_urgent()
