@@ -76,6 +76,7 @@ from .debugging import failpoint_from, recorder_to
 from .host import systemd
 from .host.processes import ProcessError, sees_others
 from .host.troubles import Trouble
+from .host.walls import Walls
 from .inventory import SYSTEM_PROGRAMS, open_inventory
 from .inventory.base import Inventory, InventoryError
 from .inventory.simulated import SimulatedInventory
@@ -200,6 +201,13 @@ class NodeManagerApp(JupyterApp):
     ).tag(config=True)
     discover_interval = Duration(
         60.0, least=1.0, help="Seconds between two listings of the GPUs, for MIG and hot-plug."
+    ).tag(config=True)
+    walls = Unicode(
+        "",
+        help="""Socket of the wall helper, by which the kernel lets the processes of a person open
+        only the GPUs on which the person has a lease: /run/jupyter-gpushare-walls/walls.sock with
+        the units of this package. Not set: no walls. While it is set and the helper does not
+        answer, nothing more is granted.""",
     ).tag(config=True)
     pool_listen = Unicode(
         f"0.0.0.0:{HOST_PORT}",
@@ -448,6 +456,7 @@ class NodeManagerApp(JupyterApp):
             inventory=inventory,
             # People's kernels are in groups of their own, and look at those themselves.
             host_memory=lambda: room(look(groups=not (self.hub or self.shared))),
+            walls=Walls(self.walls) if self.walls else None,
             measure_interval=self.measure_interval,
             measured_within=self.measured_within,
             discover_interval=self.discover_interval,

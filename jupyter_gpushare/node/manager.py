@@ -72,6 +72,7 @@ from .host.outcome import Listener, Outcome
 from .host.processes import ProcessError, ProcessWatch
 from .host.troubles import Trouble
 from .host.walljumps import Instant
+from .host.walls import Walls, WallsDown
 from .inventory.base import Inventory, InventoryError, Sensors
 from .inventory.readings import Readings
 
@@ -99,6 +100,7 @@ MOST_EXPLAINED = 8
 #: What is told when these work again.
 _WRITTEN, _MEASURED = "The ledger is written again", "The GPUs are measured again"
 _WATCHED = "Processes are watched again"
+_WALLED = "The walls stand again"
 
 
 #: Under this name the ledger keeps which wall clock was believed last.
@@ -150,6 +152,7 @@ class Manager:
         inventory: Inventory,
         processes: type[ProcessWatch] = ProcessWatch,
         host_memory: Callable[[], Room | None] = lambda: None,
+        walls: Walls | None = None,
         measure_interval: float = 2.0,
         measured_within: float = 30.0,
         discover_interval: float = 60.0,
@@ -178,6 +181,9 @@ class Manager:
         self.listeners: list[Listener] = []
         self._make_processes = processes
         self._host_memory = host_memory
+        self.walls = walls
+        # Why granting was stopped for a wall.
+        self._without_wall: str | None = None
         self._processes: ProcessWatch | None = None
         self.measure_interval = measure_interval
         self._rests_read = -math.inf
@@ -293,6 +299,8 @@ class Manager:
             retry.cancel()
         if self._processes is not None:
             self._processes.close()
+        if self.walls is not None:
+            self.walls.close()
         await self.reads.close()
         await self.care.close()
         await self.in_ledger(self.ledger.close)
@@ -348,6 +356,11 @@ class Manager:
 
     async def _handle(self, batch: Sequence[_Pending]) -> None:
         state, outcomes = self._decide(self.state, [pending.command for pending in batch])
+        if self.walls is not None:
+            try:
+                await self.walls.widen(state)
+            except WallsDown as error:
+                state, outcomes = self._without_walls(batch, error)
         now = self.clock.boot()
         durable = [
             event
@@ -373,6 +386,8 @@ class Manager:
             self._answer(pending, outcome)  # somebody waits for it
         for pending, outcome in told:
             self._tell(pending, outcome)
+        if self.walls is not None:
+            await self._narrow(self.walls)
         # A snapshot is as long as the state: with many leases it is written less often, so that it
         # stays a small part of what is written.
         if self._snapshot_due or self._since_snapshot >= max(
@@ -420,6 +435,33 @@ class Manager:
         self._failpoint(Failpoint.AFTER_APPEND, outcomes)
         self._since_snapshot += len(records)
         return None
+
+    def _without_walls(
+        self, batch: Sequence[_Pending], failure: WallsDown
+    ) -> tuple[State, list[Outcome]]:
+        """Decide the batch again with granting stopped: nobody could use what it granted."""
+        self._without_wall = str(failure)
+        stop = cmd.SetGranting(self.clock.boot(), str(failure))
+        state, (stopped, first, *others) = self._decide(
+            self.state, [stop, *(pending.command for pending in batch)]
+        )
+        events, effects = stopped.events + first.events, stopped.effects + first.effects
+        return state, [replace(first, events=events, effects=effects), *others]
+
+    async def _narrow(self, walls: Walls) -> None:
+        """Close what nobody has any more. Granting stops and goes on with the walls."""
+        now, problem = self.clock.boot(), self.state.problem
+        try:
+            await walls.narrow(self.state)
+        except WallsDown as error:
+            self._trouble(_WALLED).came(str(error))
+            if problem is None:
+                self._without_wall = str(error)
+                self.ask(cmd.SetGranting(now, str(error)), owner=NODE)
+        else:
+            self._trouble(_WALLED).is_over()
+            if problem is not None and problem == self._without_wall:
+                self.ask(cmd.SetGranting(now, None), owner=NODE)
 
     def _without_disk(
         self, batch: Sequence[_Pending], failure: LedgerError

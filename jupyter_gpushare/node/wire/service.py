@@ -281,6 +281,8 @@ class Service:
             principal.pool,
             conn.is_remote,
         )
+        if self._manager.walls is not None and not who.is_remote:
+            self._manager.walls.met(who.environment, who.process.pid)
         looks = call.params.client.name == PAGES
         self._guests[conn.id] = Guest(conn, who, only_looks=looks)
         command = cmd.Introduce(self._manager.clock.boot(), who.environment, who.groups)

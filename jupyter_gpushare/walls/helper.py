@@ -1,0 +1,491 @@
+"""The wall helper: has the kernel deny GPUs to the processes of control groups. It runs as root.
+
+The import hook is cooperative, so without walls any program can open any GPU. A *wall* is a small
+program that the kernel runs whenever a process of a control group (cgroup v2) opens a device file.
+Ours denies the files of GPUs that the group's environment has no lease on, and allows all else: of
+several such programs on a group each must allow, so ours only narrows what others allow.
+
+Root's rights are dangerous, so this file does as little as can be, and imports nothing of ours. It
+does not know leases. The node manager, which has no rights, says: "these GPUs for that group". The
+helper believes neither the group nor the GPUs. A group must match one of the administrator's
+patterns and be no link, and the GPUs' files are looked up by the helper itself, in the driver's own
+tables. So whoever takes the node manager over can open and close GPUs, and nothing else.
+
+Three rules make it hold:
+
+- **A group is closed from its birth.** Every group that matches is walled with no GPU open, also
+  before anybody knows whose it is. New ones are heard of from the kernel (inotify), and all are
+  looked at again every few seconds, because a container's runtime may replace what hangs there.
+- **A change has no gap.** The rules are compiled into the program, and a new program takes the old
+  one's place in one step of the kernel.
+- **Nothing falls with us.** The kernel keeps a program while its group exists, whether or not the
+  helper lives. What was opened is in a record on disk, and is put right from there. Only ``off``
+  takes walls down.
+
+Files that are open already stay usable, as the kernel checks ``open`` only. So a process that keeps
+a GPU open after its lease is found by the node manager's measurements, not by a wall.
+
+Asked over a Unix socket by lines of JSON: ``{"do": "hello"}``, ``{"do": "set", "walls": [...]}``,
+``{"do": "off"}``, ``{"do": "on"}``. Each is answered by one line: what stands now, or an ``error``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import errno
+import fnmatch
+import json
+import os
+import pwd
+import selectors
+import socket
+import stat
+import struct
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+#: Control groups that are walled unless others are named: the sessions and services of people.
+PATTERNS: Final = ("user.slice/user-*.slice", "system.slice/jupyter-*-singleuser.service")
+#: Users below 1000 are the host's own: root, and who draws the login screen.
+NEVER: Final = tuple(f"user.slice/user-{digits}.slice" for digits in ("?", "??", "???"))
+#: The longest line from a client, in bytes, and the most groups that are walled.
+MOST_BYTES: Final = 2**20
+MOST_GROUPS: Final = 10_000
+#: Seconds until all groups are looked at again.
+LOOK_EVERY: Final = 2.0
+#: The major number of /dev/nvidiaN, of which these minor numbers are no GPUs.
+NVIDIA: Final = 195
+CONTROL: Final = (254, 255)
+
+# From linux/bpf.h and linux/inotify.h.
+_SYSCALL = {"x86_64": 321, "aarch64": 280}
+_PROG_LOAD, _PROG_ATTACH, _PROG_DETACH, _PROG_GET_FD_BY_ID, _INFO_BY_FD, _PROG_QUERY = (
+    5,
+    8,
+    9,
+    13,
+    15,
+    16,
+)
+_CGROUP_DEVICE = 15  # BPF_PROG_TYPE_CGROUP_DEVICE
+_AT_DEVICES = 6  # BPF_CGROUP_DEVICE
+_ALLOW_MULTI, _REPLACE = 2, 4
+_IN_CREATE, _IN_NONBLOCK = 0x100, 0o4000
+_NAME = b"gpushare_wall"
+_ANY = -1
+
+#: A device file as the kernel knows it: major and minor number.
+Device = tuple[int, int]
+#: Whether a device may be opened; the first rule that fits counts. ``_ANY`` is each minor number.
+Rule = tuple[int, int, bool]
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Refused(Exception):
+    """What was asked is not done; the text says why."""
+
+
+class Gone(Refused):
+    """There is no such group any more, so nobody needs a wall there."""
+
+
+# -- the kernel ---------------------------------------------------------------
+
+
+def _bpf(command: int, attributes: bytes) -> tuple[int, bytes]:
+    """bpf(2): its result, and the attributes as the kernel left them. Raises :class:`OSError`."""
+    room = ctypes.create_string_buffer(attributes, max(len(attributes), 128))
+    number = _SYSCALL.get(os.uname().machine)
+    if number is None:
+        raise OSError(errno.ENOSYS, f"no walls on {os.uname().machine}")
+    result = _libc.syscall(number, command, room, len(room))
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result, room.raw
+
+
+def _op(code: int, register: int = 0, source: int = 0, offset: int = 0, value: int = 0) -> bytes:
+    return struct.pack("<BBhi", code, source << 4 | register, offset, value)
+
+
+def program(rules: Sequence[Rule]) -> bytes:
+    """The rules as instructions of the kernel's machine: what no rule names is allowed.
+
+    The kernel gives a pointer (r1) to what is opened: kind and access, major and minor number.
+    """
+    load, differs, equals, put, leave = 0x61, 0x55, 0x15, 0xB7, 0x95
+    code = [
+        _op(load, 2, 1, 0),
+        _op(0x57, 2, value=0xFFFF),  # the lower half is the kind: 2 is a character device
+        _op(load, 3, 1, 4),
+        _op(load, 4, 1, 8),
+        _op(equals, 2, offset=2, value=2),
+        _op(put, 0, value=1),
+        _op(leave),
+    ]
+    for major, minor, allowed in rules:
+        ask = [] if minor == _ANY else [_op(differs, 4, offset=2, value=minor)]
+        code += [_op(differs, 3, offset=2 + len(ask), value=major), *ask]
+        code += [_op(put, 0, value=int(allowed)), _op(leave)]
+    return b"".join([*code, _op(put, 0, value=1), _op(leave)])
+
+
+def _load(code: bytes) -> int:
+    """A descriptor of the program, once the kernel has found it harmless."""
+    room, terms = ctypes.create_string_buffer(code), ctypes.create_string_buffer(b"GPL")
+    at = ctypes.addressof
+    what = (_CGROUP_DEVICE, len(code) // 8, at(room), at(terms), 0, 0, 0, 0, 0, _NAME)
+    return _bpf(_PROG_LOAD, struct.pack("<IIQQIIQII16s", *what))[0]
+
+
+def _ours(group: int) -> list[int]:
+    """Descriptors of our programs on a group; there is one, unless somebody attached it again."""
+    most = 64
+    ids = (ctypes.c_uint32 * most)()
+    form = "<IIIIQI"
+    told = _bpf(
+        _PROG_QUERY, struct.pack(form, group, _AT_DEVICES, 0, 0, ctypes.addressof(ids), most)
+    )
+    count = struct.unpack_from(form, told[1])[5]
+    found = []
+    for number in ids[:count]:
+        descriptor = _bpf(_PROG_GET_FD_BY_ID, struct.pack("<III", number, 0, 0))[0]
+        info = ctypes.create_string_buffer(256)
+        _bpf(_INFO_BY_FD, struct.pack("<IIQ", descriptor, len(info), ctypes.addressof(info)))
+        if info.raw[64:80].rstrip(b"\0") == _NAME:
+            found.append(descriptor)
+        else:
+            os.close(descriptor)
+    return found
+
+
+def _attach(path: Path, rules: Sequence[Rule] | None) -> None:
+    """Have these rules hold for a group, in place of those before. ``None``: no wall of ours."""
+    with _opened(path) as group:
+        before = _ours(group)
+        try:
+            if rules is not None:
+                new = _load(program(rules))
+                try:
+                    flags = _ALLOW_MULTI | (_REPLACE if before else 0)
+                    what = (group, new, _AT_DEVICES, flags, before[0] if before else 0)
+                    _bpf(_PROG_ATTACH, struct.pack("<IIIII", *what))
+                finally:
+                    os.close(new)
+            for old in before if rules is None else before[1:]:
+                _bpf(_PROG_DETACH, struct.pack("<IIII", group, old, _AT_DEVICES, 0))
+        finally:
+            for old in before:
+                os.close(old)
+
+
+def _is_walled(path: Path) -> bool:
+    with _opened(path) as group:
+        found = _ours(group)
+        for descriptor in found:
+            os.close(descriptor)
+        return bool(found)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+# -- the host -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Host:
+    """The host below ``root``, which is / but for tests."""
+
+    root: Path
+
+    def groups(self) -> Path:
+        """Where control groups of version 2 are. Raises :class:`Refused`."""
+        for line in (self.root / "proc/self/mounts").read_text().splitlines():
+            _what, place, kind, *_ = line.split(" ")
+            if kind == "cgroup2":
+                return Path(place)
+        raise Refused("This host has no control groups of version 2, so no walls.")
+
+    def gpus(self) -> dict[str, dict[str, Device]]:
+        """The files of each GPU, by its UUID and their names below /dev, as the driver tells."""
+        found: dict[str, dict[str, Device]] = {}
+        for card in sorted((self.root / "proc/driver/nvidia/gpus").glob("*/information")):
+            told = dict(
+                (key.strip(), value.strip())
+                for key, _, value in (x.partition(":") for x in card.read_text().splitlines())
+            )
+            minor = int(told["Device Minor"])
+            drawn = self.root / "sys/bus/pci/devices" / card.parent.name / "drm"
+            names = [f"dri/{one.name}" for one in drawn.glob("*[0-9]")]
+            files = {name: self._device(name) for name in names}
+            files[f"nvidia{minor}"] = self._device(f"nvidia{minor}") or (NVIDIA, minor)
+            found[told["GPU UUID"]] = {name: dev for name, dev in files.items() if dev is not None}
+        return found
+
+    def _device(self, name: str) -> Device | None:
+        try:
+            found = os.lstat(self.root / "dev" / name)
+        except FileNotFoundError:
+            return None
+        is_one = stat.S_ISCHR(found.st_mode)
+        return (os.major(found.st_rdev), os.minor(found.st_rdev)) if is_one else None
+
+
+def rules_of(gpus: dict[str, dict[str, Device]], opened: Sequence[str]) -> list[Rule]:
+    """What a group may open: no file of a GPU but those of the ``opened``, and all that is no GPU.
+
+    A GPU that came after this was made is denied by its major number.
+    """
+    rules = [(*dev, uuid in opened) for uuid, files in gpus.items() for dev in files.values()]
+    rules += [(NVIDIA, minor, True) for minor in CONTROL]
+    return [*rules, (NVIDIA, _ANY, False)]
+
+
+# -- the walls ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wall:
+    """What stands, or is to stand, around a group: whose it is, and the GPUs that it may open.
+
+    There are no ``environments`` while nobody said whose the group is.
+    """
+
+    environments: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+
+
+class Walls:
+    """All walls of a host. ``record`` is the file of what was opened."""
+
+    def __init__(self, host: Host, patterns: Sequence[str], record: Path) -> None:
+        self._host = host
+        self._top = host.groups()
+        self._patterns = patterns
+        self._record = record
+        self._gpus: dict[str, dict[str, Device]] = {}
+        self._walls: dict[str, Wall] = {}
+        self._is_on = True
+        with contextlib.suppress(FileNotFoundError):
+            told = json.loads(record.read_text())
+            self._is_on = told["on"]
+            for group, (names, gpus) in told["walls"].items():
+                self._walls[group] = Wall(tuple(names), tuple(gpus))
+
+    def parents(self) -> list[Path]:
+        """The folders in which groups that match may be made."""
+        return [
+            parent
+            for pattern in self._patterns
+            for parent in self._top.glob(pattern.rpartition("/")[0])
+        ]
+
+    def look(self) -> None:
+        """Wall what matches and has no wall; forget the groups that are gone."""
+        gpus = self._host.gpus()
+        changed, self._gpus = gpus != self._gpus, gpus
+        found = self._matching() if self._is_on else []
+        known = {group: wall for group, wall in self._walls.items() if group in found}
+        for group in found:
+            wall = known.setdefault(group, Wall())
+            with contextlib.suppress(OSError):  # it went just now; or the asker is told
+                if changed or not _is_walled(self._top / group):
+                    self._stand(group, wall)
+        if known != self._walls:
+            self._walls = known
+            self._keep()
+
+    def set(self, group: str, wall: Wall) -> None:
+        """Have this wall stand.
+
+        Raises :class:`Gone`, :class:`Refused`, or :class:`OSError` of the kernel.
+        """
+        if not self._is_on:
+            raise Refused("The walls are off: `jupyter gpushare walls on` puts them up again.")
+        if group not in self._matching():
+            if not (self._top / group).exists():
+                raise Gone(group)
+            raise Refused(f"{group} is no group that the helper may wall.")
+        self._gpus = self._host.gpus()
+        if unknown := set(wall.gpus).difference(self._gpus):
+            raise Refused(f"The driver does not list {', '.join(sorted(unknown))}.")
+        self._stand(group, wall)
+        self._walls[group] = wall
+        self._keep()
+
+    def switch(self, on: bool) -> None:
+        """Put the walls up, or take every one down and build none until they are on again."""
+        self._is_on = on
+        if not on:
+            for group in self._matching():
+                _attach(self._top / group, None)
+            self._walls = {}
+        self._keep()
+        self.look()
+
+    def told(self) -> dict[str, Any]:
+        """All that stands."""
+        walls = {group: [wall.environments, wall.gpus] for group, wall in self._walls.items()}
+        files = {uuid: sorted(files) for uuid, files in self._gpus.items()}
+        return {"on": self._is_on, "walls": walls, "gpus": files, "patterns": self._patterns}
+
+    def _stand(self, group: str, wall: Wall) -> None:
+        _attach(self._top / group, rules_of(self._gpus, wall.gpus))
+
+    def _matching(self) -> list[str]:
+        found = {
+            str(one.relative_to(self._top))
+            for pattern in self._patterns
+            for one in self._top.glob(pattern)
+            if one.is_dir() and not one.is_symlink()
+        }
+        held = [one for one in found if not any(fnmatch.fnmatchcase(one, no) for no in NEVER)]
+        return sorted(held)[:MOST_GROUPS]
+
+    def _keep(self) -> None:
+        told = self.told()
+        new = self._record.with_suffix(".new")
+        new.write_text(json.dumps({"on": told["on"], "walls": told["walls"]}))
+        new.replace(self._record)
+
+
+def answer(walls: Walls, line: bytes) -> dict[str, Any]:
+    """What one line of a client gets."""
+    try:
+        asked = json.loads(line)
+        what = asked["do"]
+        if what == "set":
+            failed, gone = {}, []
+            for group, (names, gpus) in asked["walls"].items():
+                wall = Wall(tuple(map(str, names)), tuple(map(str, gpus)))
+                try:
+                    walls.set(str(group), wall)
+                except Gone:
+                    gone.append(group)
+                except (Refused, OSError) as error:
+                    failed[group] = str(error)
+            return {"failed": failed, "gone": gone}
+        if what in ("on", "off"):
+            walls.switch(what == "on")
+        elif what != "hello":
+            raise ValueError(what)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return {"error": f"That is no request: {error!r}"}
+    except (Refused, OSError) as error:
+        return {"error": str(error)}
+    return walls.told()
+
+
+# -- the program --------------------------------------------------------------
+
+
+def serve(walls: Walls, listener: socket.socket, users: frozenset[int]) -> None:
+    """Answer these users, one line at a time, and keep the walls standing. Never returns."""
+    selector = selectors.DefaultSelector()
+    births = _libc.inotify_init1(_IN_NONBLOCK)
+    selector.register(births, selectors.EVENT_READ)
+    selector.register(listener, selectors.EVENT_READ)
+    heard: dict[socket.socket, bytes] = {}
+    due = time.monotonic()
+    while True:
+        if time.monotonic() >= due:
+            for parent in walls.parents():  # to watch one again changes nothing
+                _libc.inotify_add_watch(births, os.fsencode(parent), _IN_CREATE)
+            walls.look()
+            due = time.monotonic() + LOOK_EVERY
+        for key, _ in selector.select(max(0.0, due - time.monotonic())):
+            one = key.fileobj
+            if one is listener:
+                client, _ = listener.accept()
+                if _user(client) in users:
+                    client.settimeout(1.0)
+                    selector.register(client, selectors.EVENT_READ)
+                    heard[client] = b""
+                else:
+                    client.close()
+            elif not isinstance(one, socket.socket):
+                os.read(births, 65536)
+                due = time.monotonic()
+            elif not _heard(walls, one, heard):
+                selector.unregister(one)
+                del heard[one]
+                one.close()
+
+
+def _heard(walls: Walls, client: socket.socket, heard: dict[socket.socket, bytes]) -> bool:
+    """Whether the client is there still, and says what it may."""
+    try:
+        said = client.recv(65536)
+        *lines, heard[client] = (heard[client] + said).split(b"\n")
+        for line in lines:
+            client.sendall(json.dumps(answer(walls, line)).encode() + b"\n")
+    except OSError:
+        return False
+    return bool(said) and len(heard[client]) <= MOST_BYTES
+
+
+def _user(client: socket.socket) -> int:
+    told = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int(struct.unpack("3i", told)[1])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m jupyter_gpushare.walls.helper")
+    parser.add_argument("--user", default="root", help="who asks: the node manager's user")
+    parser.add_argument("--group", action="append", help="a pattern of control groups to wall")
+    parser.add_argument("--record", type=Path, default="/run/jupyter-gpushare-walls/record.json")
+    parser.add_argument("--socket", help="where to listen, if systemd hands no socket over")
+    parser.add_argument("--root", type=Path, default="/", help=argparse.SUPPRESS)
+    told = parser.parse_args(argv)
+    try:
+        users = frozenset({0, pwd.getpwnam(told.user).pw_uid})
+        walls = Walls(Host(told.root), told.group or PATTERNS, told.record)
+        listener = _listener(told.socket, min(users), max(users))
+    except (KeyError, Refused, OSError) as error:
+        print(f"The wall helper cannot start: {error}", file=sys.stderr)
+        return 1
+    serve(walls, listener, users)
+    return 0
+
+
+def _listener(place: str | None, root: int, user: int) -> socket.socket:
+    """The socket that systemd handed over, or a new one that only the two users can open."""
+    if place is None:
+        if os.environ.get("LISTEN_PID") != str(os.getpid()):
+            raise Refused("systemd handed no socket over, and there is no --socket=PATH.")
+        return socket.socket(fileno=3)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(place)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with _masked(0o177):
+        listener.bind(place)
+    os.chown(place, user, root)
+    listener.listen()
+    return listener
+
+
+@contextlib.contextmanager
+def _masked(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

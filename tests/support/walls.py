@@ -1,0 +1,156 @@
+"""A host with control groups of version 2, GPUs' files that are harmless devices, and the helper.
+
+The groups, the kernel's programs and the helper are real. The files have the numbers of /dev/full
+and /dev/zero, so no real driver is needed; whoever is walled cannot open these two either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare.walls import helper
+
+from .node import WITHIN, until
+
+_OPEN = """
+import os, sys
+with open(sys.argv[1], "w") as group:
+    group.write(str(os.getpid()))
+os.setuid(int(sys.argv[2]))
+try:
+    os.open(sys.argv[3], os.O_RDWR)
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def _why_not() -> str:
+    if os.getuid() != 0:
+        return "walls need root"
+    try:
+        top = helper.Host(Path("/")).groups()
+        with helper._opened(top) as group:
+            helper._ours(group)
+    except (helper.Refused, OSError) as error:
+        return f"no walls here: {error}"
+    return ""
+
+
+needs_walls = pytest.mark.skipif(bool(_why_not()), reason=_why_not() or "walls stand here")
+
+
+class WalledHost:
+    """A folder of control groups of its own, and a helper that walls ``user-*.slice`` in it."""
+
+    def __init__(self, directory: Path, uuids: Sequence[str]) -> None:
+        self.directory = directory
+        self.top = helper.Host(Path("/")).groups()
+        self.slice = f"gpushare-test-{os.getpid()}.slice"
+        (self.top / self.slice).mkdir()
+        self.root = directory / "host"
+        self.record = directory / "record.json"
+        self.socket = directory / "walls.sock"
+        (self.root / "proc/self").mkdir(parents=True)
+        (self.root / "proc/self/mounts").symlink_to("/proc/self/mounts")
+        (self.root / "dev").mkdir()
+        for minor, uuid in enumerate(uuids):
+            card = self.root / f"proc/driver/nvidia/gpus/0000:0{minor}:00.0"
+            card.mkdir(parents=True)
+            told = f"Model: \t H200\nGPU UUID: \t {uuid}\nDevice Minor: \t {minor}\n"
+            (card / "information").write_text(told)
+            file = self.root / f"dev/nvidia{minor}"
+            os.mknod(file, 0o666 | 0o020000, os.makedev(1, (7, 5)[minor]))
+            file.chmod(0o666)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, user: str = "root") -> None:
+        """Start the helper; it answers when this returns."""
+        self.socket.unlink(missing_ok=True)
+        command = [sys.executable, "-I", "-m", "jupyter_gpushare.walls.helper", f"--user={user}"]
+        command += [f"--group={self.slice}/user-*.slice", f"--record={self.record}"]
+        self.process = subprocess.Popen(
+            [*command, f"--socket={self.socket}", f"--root={self.root}"]
+        )
+        until(self._answers, "the helper answers")
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError):
+            return "walls" in self.ask(do="hello")
+        return False
+
+    def kill(self) -> None:
+        """Kill the helper as hard as can be."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def ask(self, **what: Any) -> dict[str, Any]:
+        """One question to the helper."""
+        with socket.socket(socket.AF_UNIX) as line:
+            line.settimeout(WITHIN)
+            line.connect(str(self.socket))
+            line.sendall(json.dumps(what).encode() + b"\n")
+            told: dict[str, Any] = json.loads(line.makefile().readline())
+        return told
+
+    def group(self, uid: int) -> str:
+        """The name of a user's group, which is made where there is none."""
+        name = f"{self.slice}/user-{uid}.slice"
+        (self.top / name).mkdir(exist_ok=True)
+        return name
+
+    def set(self, uid: int, *gpus: str) -> dict[str, Any]:
+        """Have a user's group open these GPUs."""
+        return self.ask(do="set", walls={self.group(uid): [[str(uid)], gpus]})
+
+    def opens(self, uid: int, file: str, below: str = "") -> str:
+        """Open a file as a user in the user's group; why it failed, or nothing."""
+        group = self.top / self.group(uid) / below
+        group.mkdir(exist_ok=True)
+        command = [sys.executable, "-I", "-S", "-c", _OPEN, group / "cgroup.procs", str(uid), file]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        return done.stdout.strip()
+
+    def gpus_of(self, uid: int) -> list[int]:
+        """The GPUs that a user can open."""
+        files = [str(self.root / f"dev/nvidia{minor}") for minor in range(2)]
+        return [minor for minor, file in enumerate(files) if not self.opens(uid, file)]
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+        for folder, _folders, _files in os.walk(self.top / self.slice, topdown=False):
+            group = Path(folder)
+            for pid in (group / "cgroup.procs").read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            until(lambda group=group: not (group / "cgroup.procs").read_text(), "it is empty")
+            group.rmdir()
+
+
+@contextlib.contextmanager
+def walled_host(uuids: Sequence[str]) -> Iterator[WalledHost]:
+    """One, with its helper, in a folder that everybody may enter."""
+    directory = Path(f"/tmp/gpushare-walls-{os.getpid()}")
+    directory.mkdir(mode=0o755)
+    try:
+        host = WalledHost(directory, uuids)
+        try:
+            host.start()
+            yield host
+        finally:
+            host.close()
+    finally:
+        shutil.rmtree(directory)

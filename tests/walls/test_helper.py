@@ -1,0 +1,118 @@
+"""A wall lets a control group open the GPUs that it was given, and is narrower for nothing else."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+from support.node import Puppet, until
+from support.walls import WalledHost, needs_walls, walled_host
+
+from jupyter_gpushare.walls import helper
+
+ANN, BOB = 60001, 60002
+FIRST, SECOND = "GPU-first", "GPU-second"
+
+pytestmark = needs_walls
+
+
+@pytest.fixture
+def host() -> Iterator[WalledHost]:
+    with walled_host((FIRST, SECOND)) as host:
+        yield host
+
+
+def test_a_group_can_open_what_it_was_given_and_all_that_is_no_gpu(host: WalledHost) -> None:
+    host.group(ANN)
+    until(lambda: host.gpus_of(ANN) == [], "it is closed, before anybody said whose it is")
+    assert host.set(ANN, FIRST) == {"failed": {}, "gone": []}
+    host.set(BOB, SECOND)
+    assert (host.gpus_of(ANN), host.gpus_of(BOB)) == ([0], [1])
+    assert host.opens(ANN, str(host.root / "dev/nvidia1")) == "Operation not permitted"
+    assert not host.opens(ANN, "/dev/null")
+    assert host.ask(do="hello")["walls"][host.group(ANN)] == [[str(ANN)], [FIRST]]
+    host.set(ANN)
+    assert host.gpus_of(ANN) == []
+
+
+def test_a_group_below_is_walled_too(host: WalledHost) -> None:
+    host.set(ANN, SECOND)
+    file = str(host.root / "dev/nvidia0")
+    assert host.opens(ANN, file, below="session-1.scope") == "Operation not permitted"
+    assert not host.opens(ANN, str(host.root / "dev/nvidia1"), below="session-1.scope")
+
+
+def test_walls_stay_when_the_helper_is_killed_and_only_off_takes_them_down(
+    host: WalledHost,
+) -> None:
+    host.set(ANN, FIRST)
+    host.kill()
+    assert host.gpus_of(ANN) == [0]
+    host.start()
+    assert host.ask(do="hello")["walls"] == {host.group(ANN): [[str(ANN)], [FIRST]]}
+    assert host.gpus_of(ANN) == [0]
+    assert host.ask(do="off")["on"] is False
+    assert host.gpus_of(ANN) == [0, 1]
+    assert "walls on" in host.set(ANN, FIRST)["failed"][host.group(ANN)]
+    host.kill()
+    host.start()
+    assert host.gpus_of(ANN) == [0, 1], "off is remembered"
+    host.ask(do="on")
+    assert host.gpus_of(ANN) == []
+
+
+def test_others_programs_hold_beside_ours_which_comes_back(host: WalledHost) -> None:
+    """A container's runtime attaches its own, and may take away what it finds."""
+    host.set(ANN, FIRST)
+    path = host.top / host.group(ANN)
+    with helper._opened(path) as group:
+        theirs = helper._load(helper.program([(1, 7, False)]))
+        flags = (group, theirs, helper._AT_DEVICES, helper._ALLOW_MULTI, 0)
+        helper._bpf(helper._PROG_ATTACH, struct.pack("<IIIII", *flags))
+        os.close(theirs)
+    assert host.gpus_of(ANN) == [], "all programs must allow"
+    helper._attach(path, None)
+    until(lambda: host.ask(do="hello") and host.gpus_of(ANN) == [0], "it stands again, alone")
+
+
+@pytest.mark.parametrize(
+    ("walls", "why"),
+    [
+        ({"{slice}": [[], []]}, "no group that the helper may wall"),
+        ({"{slice}/../{slice}/user-60001.slice": [[], []]}, "no group that the helper may wall"),
+        ({"{slice}/user-60001.slice": [[], ["GPU-other"]]}, "does not list GPU-other"),
+    ],
+)
+def test_a_request_for_what_is_no_group_or_no_gpu_is_refused(
+    host: WalledHost, walls: dict[str, object], why: str
+) -> None:
+    host.group(ANN)
+    told = host.ask(
+        do="set", walls={g.replace("{slice}", host.slice): wall for g, wall in walls.items()}
+    )
+    assert why in "".join(told["failed"].values())
+
+
+@pytest.mark.parametrize(
+    "line", ["", "[]", "{}", '{"do": "set"}', '{"do": "set", "walls": [1]}', "\x00"]
+)
+def test_nonsense_is_answered(host: WalledHost, line: str) -> None:
+    with socket.socket(socket.AF_UNIX) as wire:
+        wire.connect(str(host.socket))
+        wire.sendall(line.encode() + b"\n")
+        assert b"error" in wire.recv(4096)
+
+
+def test_a_group_that_is_gone_is_told_as_gone(host: WalledHost) -> None:
+    name = f"{host.slice}/user-{BOB}.slice"
+    assert host.ask(do="set", walls={name: [["bob"], []]}) == {"failed": {}, "gone": [name]}
+
+
+def test_nobody_else_may_ask(host: WalledHost) -> None:
+    host.socket.chmod(0o666)
+    with Puppet(ANN) as stranger, stranger.connect(host.socket) as wire:
+        assert wire.recv(4096) == b""
+    assert host.ask(do="hello")["on"]

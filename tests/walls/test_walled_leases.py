@@ -1,0 +1,119 @@
+"""Under walls a person's processes can open the GPUs of the person's leases, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.node import NodeClient, Puppet, RemoteError, RunningNode, open_directory, until
+from support.walls import WalledHost, needs_walls, walled_host
+
+from jupyter_gpushare.node.inventory.simulated import parse_spec
+from jupyter_gpushare.protocol.messages import Method
+
+ANN, BOB = 60001, 60002
+
+pytestmark = needs_walls
+
+
+@pytest.fixture
+def host() -> Iterator[WalledHost]:
+    gpus = parse_spec("2x24GiB")
+    with walled_host([gpu.uuid for gpu in gpus]) as host:
+        yield host
+
+
+@pytest.fixture
+def node(host: WalledHost) -> Iterator[RunningNode]:
+    config = (
+        f"c.NodeManagerApp.walls = {str(host.socket)!r}\nc.NodeManagerApp.measure_interval = 0.2"
+    )
+    with open_directory() as directory, RunningNode(directory, config=config, shared=True) as node:
+        yield node
+
+
+@pytest.fixture
+def ann(host: WalledHost) -> Iterator[Puppet]:
+    with walled(host, ANN) as ann:
+        yield ann
+
+
+def walled(host: WalledHost, uid: int) -> Puppet:
+    """A process of a user in the user's group."""
+    puppet = Puppet(uid)
+    (host.top / host.group(uid) / "cgroup.procs").write_text(str(puppet.pid))
+    return puppet
+
+
+def test_a_gpu_is_open_when_its_grant_is_told_and_closed_when_its_memory_is_gone(
+    host: WalledHost, node: RunningNode, ann: Puppet
+) -> None:
+    client = ann.client(node.socket)
+    until(lambda: host.gpus_of(ANN) == [], "a group without a lease is closed")
+    lease = client.request(gpus=1)
+    first = [gpu["index"] for gpu in lease["gpus"]]
+    assert host.gpus_of(ANN) == first
+    with walled(host, BOB) as bob:
+        bob.client(node.socket).request(gpus=1)
+        assert host.gpus_of(BOB) == [1 - first[0]]
+        assert host.gpus_of(ANN) == first
+    client.call(Method.RELEASE, lease=lease["lease"])
+    until(lambda: host.gpus_of(ANN) == [] == host.gpus_of(BOB), "closed again")
+
+
+def test_without_the_helper_nothing_is_granted_and_what_is_held_stays_open(
+    host: WalledHost, node: RunningNode, ann: Puppet
+) -> None:
+    client = ann.client(node.socket)
+    client.request(gpus=1)
+    host.kill()
+    with pytest.raises(RemoteError, match="walls do not stand"):
+        client.request(gpus=1, memory=2**30)
+    assert len(host.gpus_of(ANN)) == 1
+    host.start()
+    until(lambda: node.status()["node"]["problem"] is None, "granting goes on")
+    client.request(gpus=2)
+    assert host.gpus_of(ANN) == [0, 1]
+
+
+def test_a_helper_without_its_record_is_told_again(
+    host: WalledHost, node: RunningNode, ann: Puppet
+) -> None:
+    ann.client(node.socket).request(gpus=1)
+    host.kill()
+    host.record.unlink()
+    host.start()
+    until(lambda: len(host.gpus_of(ANN)) == 1, "what is held is open again")
+
+
+def test_a_node_manager_that_was_away_closes_what_ended_meanwhile(
+    host: WalledHost, node: RunningNode, ann: Puppet
+) -> None:
+    ann.client(node.socket).request(gpus=2)
+    node.kill9()
+    assert host.gpus_of(ANN) == [0, 1]
+    ann.kill9()
+    node.start()
+    until(lambda: host.gpus_of(ANN) == [], "closed, though nobody of the group connected")
+
+
+def test_who_shows_anothers_token_opens_no_more_than_both_have(host: WalledHost) -> None:
+    """Or two people who trade tokens could open everything."""
+    with open_directory() as directory:
+        config = f"c.NodeManagerApp.walls = {str(host.socket)!r}"
+        node = RunningNode(directory, config=config, shared=True, people=("ann", "bob"))
+        with node, walled(host, ANN) as process:
+            clients: list[NodeClient] = [
+                process.client(node.socket, token=name) for name in ("ann", "bob")
+            ]
+            clients[0].request(gpus=1)
+            assert len(host.gpus_of(ANN)) == 1
+            (wall,) = host.ask(do="hello")["walls"].values()
+            assert wall[0] == ["ann", "bob"]
+
+
+def test_where_no_helper_is_the_node_manager_says_so(tmp_path: Path) -> None:
+    with RunningNode(tmp_path, config='c.NodeManagerApp.walls = "/nowhere"') as node:
+        told = until(lambda: node.status()["node"]["problem"], "it says so")
+    assert "The walls do not stand" in told
