@@ -232,6 +232,7 @@ def metrics() -> str:
 
         state = State()
         listeners: list[Any] = []  # noqa: RUF012 - thrown away
+        walls = None
 
         class config:
             parked_memory = 0

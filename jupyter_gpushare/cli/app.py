@@ -22,6 +22,7 @@ class GpuShareApp(Verb):
     subcommands: ClassVar[Any] = {
         "status": ("cli.status.StatusApp", "GPUs, leases and the queue."),
         "leases": ("cli.leases.LeasesApp", "Leases: who holds which GPU."),
+        "walls": ("cli.walls.WallsApp", "What the kernel lets people's processes open."),
         "release": ("cli.release.ReleaseApp", "Give a lease back."),
         "quota": ("cli.quota.QuotaApp", "Quotas: list, set, unset (administrators)."),
         "gpu": ("cli.gpu.GpuApp", "GPUs: list, drain, resume (administrators)."),

@@ -27,7 +27,7 @@ from typing import Any, Final
 from .. import __version__
 from .._boot import FRAMEWORKS
 from ..console.node import NodeRefused, NodeSilent, connect
-from ..protocol import names
+from ..protocol import names, said
 from ..protocol.address import (
     AWAY_FOR,
     CLEARED_BY,
@@ -335,6 +335,7 @@ def node_manager(environ: Mapping[str, str]) -> Generator[Check, None, dict[str,
     yield _quota(status)
     preset = node.get("preset")
     yield ok("preset", preset["text"] if preset else _NO_PRESET)
+    yield from _walls(status)
     if node["problem"]:
         yield problem("node health", node["problem"], "See the node manager's log.")
     if (told := node.get("quotas_as_of")) is not None:
@@ -354,6 +355,18 @@ def node_manager(environ: Mapping[str, str]) -> Generator[Check, None, dict[str,
             )
             yield warning("GPU", text, "jupyter gpushare status shows them.")
     return dict(node)
+
+
+def _walls(status: said.Document) -> Iterator[Check]:
+    """At which level the leases are enforced, and around whom no wall is."""
+    for fact in said.about(status, "walls"):
+        text = said.text_of(fact, status["node"]["time"])
+        yield Check("walls", _LEVELS[fact["tone"]], text, fact.get("hint"))
+    if "walls" not in status["node"]:
+        yield ok("walls", "none: a program without a lease can open any GPU (docs/how-to/walls.md)")
+
+
+_LEVELS: Final = {"good": Level.OK, "warn": Level.WARNING, "bad": Level.PROBLEM}
 
 
 def editors(environ: Mapping[str, str]) -> Check:

@@ -16,6 +16,8 @@ from .checks import WHEEL
 PLACES: Mapping[str, str] = {
     "jupyter-gpushare.service": "systemd/system/jupyter-gpushare.service",
     "jupyter-gpushare.socket": "systemd/system/jupyter-gpushare.socket",
+    "jupyter-gpushare-walls.service": "systemd/system/jupyter-gpushare-walls.service",
+    "jupyter-gpushare-walls.socket": "systemd/system/jupyter-gpushare-walls.socket",
     "jupyter-gpushare.sysusers.conf": "sysusers.d/jupyter-gpushare.conf",
 }
 
@@ -29,6 +31,7 @@ NEXT = """
 To create its user and start it, now and at each boot:
   systemd-sysusers && systemctl daemon-reload
   systemctl enable --now jupyter-gpushare.socket jupyter-gpushare.service
+To have the kernel enforce leases, too: docs/how-to/walls.md
 """
 
 

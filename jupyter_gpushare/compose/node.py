@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from ..protocol import documents as doc
 from .leases import WHY_LATE
-from .text import name, said, since, size, span, text
+from .text import count, listed, name, said, since, size, span, text
 
 _SIMULATED: Final = (
     "These GPUs are simulated: quotas, queue and leases are real, the devices are not. Frameworks "
@@ -35,6 +36,8 @@ def says(status: doc.StatusHead) -> Iterator[doc.Fact]:
     yield said("you", f"You are {name(status['environment'])}{role}.")
     if (preset := node.get("preset")) is not None:
         yield said("preset", name(preset["text"], 500), label="Preset")
+    if (walls := node.get("walls")) is not None:
+        yield from _walls(walls)
     if (more := status.get("more")) is not None:
         for number, what in (
             (more["leases"], "leases of others"),
@@ -47,6 +50,25 @@ def says(status: doc.StatusHead) -> Iterator[doc.Fact]:
     yield from _waits(status["waits"])
     if (verdicts := status.get("promises")) is not None:
         yield from _verdicts(verdicts)
+
+
+_ONE_EACH: Final = "See that each person has a control group: docs/how-to/walls.md"
+
+
+def _walls(walls: doc.Walls) -> Iterator[doc.Fact]:
+    tell = partial(said, "walls")
+    if not walls["stand"]:
+        hint = "Look at the helper: `systemctl status jupyter-gpushare-walls`"
+        yield tell("The walls do not stand, so nothing is granted.", tone="bad", hint=hint)
+        return
+    words = "The kernel lets processes open only the GPUs that their owner has a lease on ({})."
+    yield tell(words, text(count(walls["groups"], "control group")), tone="good")
+    for names in walls.get("shared", ()):
+        words = "There is no wall between {}: they are in one control group."
+        yield tell(words, name(listed(names), 500), tone="warn", hint=_ONE_EACH)
+    if outside := walls.get("outside"):
+        words = "There is no wall around some processes of {}."
+        yield tell(words, name(listed(outside), 500), tone="warn", hint=_ONE_EACH)
 
 
 def _host_memory(used: int, most: int | None) -> doc.Fact:

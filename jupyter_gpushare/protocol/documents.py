@@ -96,7 +96,7 @@ SUBJECTS: Final = (
         "more",
     ),
     *("node", "you", "simulated", "host_memory", "problem", "left_out", "quotas_as_of", "waits"),
-    *("preset", "others", "queue"),
+    *("preset", "walls", "others", "queue"),
 )
 TONES: Final = ("plain", "good", "info", "muted", "warn", "bad")
 
@@ -282,6 +282,24 @@ class Preset(TypedDict):
     text: Annotated[str, "both for a person"]
 
 
+class Walls(TypedDict):
+    """What the kernel enforces on people's processes."""
+
+    stand: Annotated[
+        bool, "whether each stands as it is to, as the kernel confirmed; false: nothing is granted"
+    ]
+    groups: Annotated[Count, "control groups with a wall"]
+    shared: NotRequired[
+        Annotated[
+            list[list[str]],
+            "environments in one group, for administrators: no wall is between them",
+        ]
+    ]
+    outside: NotRequired[
+        Annotated[list[str], "environments with a process in no such group, for administrators"]
+    ]
+
+
 class Node(TypedDict):
     """The node manager itself."""
 
@@ -319,6 +337,7 @@ class Node(TypedDict):
         ]
     ]
     preset: NotRequired[Annotated[Preset, "left out: each setting has its own default"]]
+    walls: NotRequired[Annotated[Walls, "left out: the node manager is to have none"]]
 
 
 class OutOfService(TypedDict):

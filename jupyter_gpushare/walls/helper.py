@@ -255,6 +255,21 @@ def rules_of(gpus: dict[str, dict[str, Device]], opened: Sequence[str]) -> list[
     return [*rules, (NVIDIA, _ANY, False)]
 
 
+def take_down(root: Path) -> int:
+    """Take down every wall of ours, wherever it is; how many there were.
+
+    Raises :class:`Refused`, or :class:`OSError` of the kernel.
+    """
+    count = 0
+    for folder, _folders, _files in os.walk(Host(root).groups()):
+        group = Path(folder)
+        with contextlib.suppress(FileNotFoundError):  # it went just now
+            if _is_walled(group):
+                _attach(group, None)
+                count += 1
+    return count
+
+
 # -- the walls ----------------------------------------------------------------
 
 
@@ -331,8 +346,7 @@ class Walls:
         """Put the walls up, or take every one down and build none until they are on again."""
         self._is_on = on
         if not on:
-            for group in self._matching():
-                _attach(self._top / group, None)
+            take_down(self._host.root)
             self._walls = {}
         self._keep()
         self.look()

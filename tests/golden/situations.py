@@ -914,6 +914,20 @@ def the_pool_is_away() -> Situation:
     return Situation(world, parts="quota queue")
 
 
+WALLS = {"stand": True, "groups": 3, "shared": [["alice", "bob"]], "outside": ["carol"]}
+
+
+@situation
+def walls_stand() -> Situation:
+    """People learn that there are some, and administrators where there are none."""
+    return Situation(node(1), (ALICE, ROOT), facts={"walls": WALLS})
+
+
+@situation
+def walls_do_not_stand() -> Situation:
+    return Situation(node(1), facts={"walls": {**WALLS, "stand": False}})
+
+
 def write(names: list[str]) -> None:
     """Write the documents of these situations, or of all, as the product makes them now."""
     DOCUMENTS.mkdir(exist_ok=True)

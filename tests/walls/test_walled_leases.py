@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.livenode import in_process
 from support.node import NodeClient, Puppet, RemoteError, RunningNode, open_directory, until
 from support.walls import WalledHost, needs_walls, walled_host
 
 from jupyter_gpushare.node.inventory.simulated import parse_spec
+from jupyter_gpushare.protocol import names
 from jupyter_gpushare.protocol.messages import Method
 
 ANN, BOB = 60001, 60002
@@ -60,6 +63,27 @@ def test_a_gpu_is_open_when_its_grant_is_told_and_closed_when_its_memory_is_gone
         assert host.gpus_of(ANN) == first
     client.call(Method.RELEASE, lease=lease["lease"])
     until(lambda: host.gpus_of(ANN) == [] == host.gpus_of(BOB), "closed again")
+
+
+def test_people_read_how_the_walls_stand(host: WalledHost, node: RunningNode, ann: Puppet) -> None:
+    def read(*words: str) -> subprocess.CompletedProcess[str]:
+        return in_process(*words, environ={names.SOCKET: str(node.socket)})
+
+    ann.client(node.socket).request(gpus=1)
+    node.client().close()  # root, in no group of a person
+    said = read("status").stdout
+    assert "a lease on (1 control group)." in said
+    assert "no wall around some processes of root" in said
+    at = f"--socket={host.socket}"
+    line = read("walls", at).stdout.splitlines()[-1]
+    assert line.split()[:2] == [host.group(ANN), f"uid-{ANN}"]
+    assert "GPU-" in line
+    checked = [line for line in read("doctor").stdout.splitlines() if "walls" in line]
+    assert "ok" in checked[0], checked
+    host.kill()
+    assert "systemctl start" in read("walls", at).stderr
+    assert read("walls", "off", at).stdout == "Walls taken down: 1. No helper runs.\n"
+    assert host.gpus_of(ANN) == [0, 1]
 
 
 def test_without_the_helper_nothing_is_granted_and_what_is_held_stays_open(

@@ -379,6 +379,7 @@ def _heading(status: Document) -> list[str]:
     lines = [said.first(status, about, now) for about in ("node", "simulated")]
     facts = said.about(status, "preset", "host_memory")
     lines += [f"{one.get('label')}: {said.text_of(one, now)}." for one in facts]
+    lines += [said.text_of(one, now) for one in said.about(status, "walls")]
     lines.append(f"{said.first(status, 'you', now)} {quota_line(status)}")
     budget = said.about(status.get("quota"), "budget")
     if budget and budget[0].get("tone") != "plain":

@@ -231,6 +231,9 @@ class NodeMetrics(Collector):
         age = max(0.0, self._manager.clock.boot() - self._manager.readings.at)
         yield _gauge("measured_age_seconds", "Time since the GPUs could be measured last", age)
         yield _gauge("flagged_processes", "Processes out of bounds", float(len(state.flags)))
+        walls = self._manager.walls
+        stand = 0 if walls is None or walls.problem else walls.told()["groups"]
+        yield _gauge("walls", "Control groups in which the kernel enforces leases", float(stand))
         if self._environments is not None:
             yield from self._environments.collect(state)
 

@@ -114,6 +114,7 @@ class NodeFacts:
     ledger: str | None = None
     hints: Hints = field(default_factory=dict)
     preset: doc.Preset | None = None
+    walls: doc.Walls | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +324,9 @@ class Sheet:
         }
         if facts.preset is not None:
             node["preset"] = facts.preset
+        if (walls := facts.walls) is not None:
+            of_all: doc.Walls = {"stand": walls["stand"], "groups": walls["groups"]}
+            node["walls"] = walls if viewer.admin else of_all
         return node
 
     def head(self, viewer: Viewer, page: int = 0) -> tuple[doc.StatusHead, list[Encoded]]:

@@ -189,6 +189,7 @@ class Statuses:
             problem=manager.readings.problem,
             left_out=tuple(one.text for one in manager.readings.left_out),
             quotas_as_of=self._quotas_as_of(),
+            walls=None if manager.walls is None else manager.walls.told(),
             hints=self._hints(),
         )
         sheet = Sheet(

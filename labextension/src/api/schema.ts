@@ -964,7 +964,7 @@ export interface components {
             reason: string;
         };
         Said: {
-            /** @description its subject, of which there may be others later: who, what, where, state, memory, held, class, asks, waited, place, ahead, takes, why, shared, reserve, limit, figures, over, stall, survivor, turn, interrupted, pauses, promise, compute, progress, warning, kept, keeps, parked, ability, tasks, busy, part, used, residents, time, lifted, turns, summary, countdown, health, squatter, quota, source, left, weight, pool, budget, advice, more, node, you, simulated, host_memory, problem, left_out, quotas_as_of, waits, preset, others, queue */
+            /** @description its subject, of which there may be others later: who, what, where, state, memory, held, class, asks, waited, place, ahead, takes, why, shared, reserve, limit, figures, over, stall, survivor, turn, interrupted, pauses, promise, compute, progress, warning, kept, keeps, parked, ability, tasks, busy, part, used, residents, time, lifted, turns, summary, countdown, health, squatter, quota, source, left, weight, pool, budget, advice, more, node, you, simulated, host_memory, problem, left_out, quotas_as_of, waits, preset, walls, others, queue */
             about: string;
             /** @description what it means and what to do about it */
             hint?: string;
@@ -1044,6 +1044,17 @@ export interface components {
                 /** @description Unix time, seconds */
                 time: number;
                 version: string;
+                /** @description left out: the node manager is to have none */
+                walls?: {
+                    /** @description control groups with a wall */
+                    groups: number;
+                    /** @description environments with a process in no such group, for administrators */
+                    outside?: string[];
+                    /** @description environments in one group, for administrators: no wall is between them */
+                    shared?: string[][];
+                    /** @description whether each stands as it is to, as the kernel confirmed; false: nothing is granted */
+                    stand: boolean;
+                };
             };
             /** @description the newest of each of your newest tasks that have one */
             predictions?: {

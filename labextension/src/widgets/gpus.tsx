@@ -79,7 +79,7 @@ function NodeLine(props: { status: Status }): JSX.Element {
   return (
     <div className="jp-gpushare-node" title={node}>
       <Details title={node}>
-        <Facts says={about(status, 'simulated', 'preset')} />
+        <Facts says={about(status, 'simulated', 'preset', 'walls')} />
       </Details>
     </div>
   );

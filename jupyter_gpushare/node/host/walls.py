@@ -1,0 +1,181 @@
+"""Has the wall helper open a GPU to the processes of an environment, and close it again.
+
+The helper (:mod:`jupyter_gpushare.walls.helper`) has the rights and knows no leases; here it is the
+other way round. What an environment may open is what it has reserved: a reservation is there from
+the grant until a measurement shows that the memory is gone. So a GPU is opened before the grant is
+on disk, and before anybody hears of it; a grant whose GPU cannot be opened is not made. It is
+closed after the state moved on. Meanwhile the wall is wider than the leases, and never narrower.
+
+Whose a control group is tell the processes that connect: the kernel says in which group each is,
+and who it is the node manager knows as it knows all else. In a group in which several environments
+were seen no wall can tell them apart: it may open what any of them has. It may not open more, or
+two people who trade tokens could open everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fnmatch
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from ...policy.books.state import State
+from ...policy.words.model import EnvironmentName, GpuUuid
+from ...protocol import documents as doc
+
+#: Seconds for the helper's answer. Meanwhile nothing is decided, so one that failed is left alone.
+_PATIENCE: Final = 2.0
+_LEFT_ALONE: Final = 5.0
+#: Bytes of its longest answer: some hundred for each group.
+_LONGEST: Final = 2**26
+
+#: Whose a group is, and the GPUs that it may open.
+Wall = tuple[tuple[EnvironmentName, ...], tuple[GpuUuid, ...]]
+
+
+class WallsDown(Exception):
+    """A wall does not stand as it is to; the text says why and what to do."""
+
+
+def wanted(state: State, whose: Mapping[str, Iterable[EnvironmentName]]) -> dict[str, Wall]:
+    """The wall that each group is to have. Pure."""
+    held: dict[EnvironmentName, set[GpuUuid]] = {}
+    for name, gpu in state.reservations:
+        held.setdefault(name, set()).add(gpu)
+    return {
+        group: (tuple(sorted(names)), tuple(sorted(set().union(*(held.get(n, ()) for n in names)))))
+        for group, names in whose.items()
+    }
+
+
+def group_of(path: str, patterns: Iterable[str]) -> str | None:
+    """The group that is walled for a process in the group ``path``, such as that of its user."""
+    parts = path.strip("/").split("/")
+    for pattern in patterns:
+        first = parts[: pattern.count("/") + 1]
+        if len(first) == pattern.count("/") + 1 and all(
+            map(fnmatch.fnmatchcase, first, pattern.split("/"))
+        ):
+            return "/".join(first)
+    return None
+
+
+class Walls:
+    """The walls of this host, by the helper that listens at ``place``. For one asyncio loop."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._stream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._patterns: list[str] = []
+        self._stand: dict[str, Wall] = {}
+        self._whose: dict[str, set[EnvironmentName]] = {}
+        self._outside: set[EnvironmentName] = set()
+        self._seen: object = None
+        self._again_at = 0.0
+        #: Why the walls do not stand as they are to; ``None``: they do, as the kernel confirmed.
+        self.problem: str | None = "The wall helper was not asked yet."
+
+    def told(self) -> doc.Walls:
+        """How they stand, for administrators."""
+        several = [
+            list(map(str, sorted(names))) for names in self._whose.values() if len(names) > 1
+        ]
+        return {
+            "stand": self.problem is None,
+            "groups": len(self._stand),
+            "shared": sorted(several),
+            "outside": sorted(self._outside),
+        }
+
+    def met(self, environment: EnvironmentName, pid: int) -> None:
+        """A process of this environment is here: its group is its environment's."""
+        with contextlib.suppress(OSError, ValueError):  # it has ended
+            text = Path(f"/proc/{pid}/cgroup").read_text(errors="replace")
+            (path,) = [line[3:] for line in text.splitlines() if line.startswith("0::")]
+            group = group_of(path, self._patterns)
+            if group is None:
+                self._outside.add(environment)
+            elif environment not in self._whose.setdefault(group, set()):
+                self._whose[group].add(environment)
+                self._seen = None
+
+    async def widen(self, state: State) -> None:
+        """Open what this state needs open. Raises :class:`WallsDown`."""
+        await self._follow(state, closing=False)
+
+    async def narrow(self, state: State) -> None:
+        """Have exactly what this state needs open. Raises :class:`WallsDown`."""
+        await self._follow(state, closing=True)
+
+    async def _follow(self, state: State, *, closing: bool) -> None:
+        now = (state.reservations, closing)
+        if self._stream is not None and self._stream[0].at_eof():
+            self.close()  # another helper may stand there now, and have no record
+            self._seen = None
+        if self.problem is None and now == self._seen:
+            return
+        if self._stream is None:
+            if self.problem is not None and asyncio.get_running_loop().time() < self._again_at:
+                raise WallsDown(self.problem)
+            await self._greet()
+        walls = wanted(state, self._whose)
+        if not closing:
+            walls = {group: _wider(wall, self._stand.get(group)) for group, wall in walls.items()}
+        changed = {g: wall for g, wall in walls.items() if self._stand.get(g) != wall}
+        if changed:
+            told = await self._ask({"do": "set", "walls": changed})
+            failed = told["failed"]
+            for group in told["gone"]:
+                del changed[group], self._whose[group]
+                self._stand.pop(group, None)
+            self._stand |= {group: wall for group, wall in changed.items() if group not in failed}
+            if failed:
+                raise self._down("; ".join(f"{group}: {why}" for group, why in failed.items()))
+        self.problem, self._seen = None, now
+
+    async def _greet(self) -> None:
+        told = await self._ask({"do": "hello"})
+        if not told["on"]:
+            raise self._down("they are off. `jupyter gpushare walls on` puts them up again")
+        self._patterns = told["patterns"]
+        self._stand = {
+            group: (tuple(map(EnvironmentName, names)), tuple(map(GpuUuid, gpus)))
+            for group, (names, gpus) in told["walls"].items()
+        }
+        for group, (names, _gpus) in self._stand.items():
+            if names:
+                self._whose.setdefault(group, set()).update(names)
+
+    async def _ask(self, what: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                if self._stream is None:
+                    self._stream = await asyncio.open_unix_connection(self._place, limit=_LONGEST)
+                reader, writer = self._stream
+                writer.write(json.dumps(what).encode() + b"\n")
+                told: dict[str, Any] = json.loads(await reader.readline())
+        except (OSError, ValueError) as error:
+            raise self._down(str(error) or "its helper does not answer") from error
+        if "error" in told:
+            raise self._down(told["error"])
+        return told
+
+    def _down(self, why: str) -> WallsDown:
+        self.close()
+        self._again_at = asyncio.get_running_loop().time() + _LEFT_ALONE
+        self.problem = f"The walls do not stand: {why}."
+        return WallsDown(self.problem)
+
+    def close(self) -> None:
+        """Hang up; the walls stay as they are."""
+        if self._stream is not None:
+            self._stream[1].close()
+        self._stream = None
+
+
+def _wider(wall: Wall, stands: Wall | None) -> Wall:
+    """The wall without closing anything that is open."""
+    return wall if stands is None else (wall[0], tuple(sorted({*wall[1], *stands[1]})))
