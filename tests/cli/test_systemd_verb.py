@@ -19,6 +19,8 @@ from jupyter_gpushare.console.verb import Refused
 SERVICE = "systemd/system/jupyter-gpushare.service"
 SOCKET = "systemd/system/jupyter-gpushare.socket"
 USERS = "sysusers.d/jupyter-gpushare.conf"
+WALLS = [f"systemd/system/jupyter-gpushare-walls.{kind}" for kind in ("service", "socket")]
+PLACES = {SERVICE, SOCKET, USERS, *WALLS}
 
 PYTHON = "--python=/opt/other/bin/python"
 
@@ -46,9 +48,9 @@ def test_it_prints_them() -> None:
     done = verb(PYTHON)
     assert (done.returncode, done.stderr) == (0, "")
     assert "ExecStart=/opt/other/bin/python -I -m jupyter_gpushare.node --shared" in done.stdout
-    for place in (SERVICE, SOCKET, USERS):
+    for place in PLACES:
         assert f"# ---- /etc/{place}\n" in done.stdout
-    assert set(json.loads(verb(PYTHON, "--json").stdout)) == {SERVICE, SOCKET, USERS}
+    assert set(json.loads(verb(PYTHON, "--json").stdout)) == PLACES
     own = verb("--json")  # of the Python that runs, which a service may not see
     assert f"ExecStart={sys.executable} " in own.stdout or "is hidden from it" in own.stderr
 

@@ -28,7 +28,7 @@ from jupyter_gpushare.protocol.messages import Method, Notice
 GIB = 2**30
 VERBS = [
     *("status", "leases", "release", "quota", "usage", "run", "plan", "replay", "doctor", "node"),
-    *("gpu", "systemd", "ledger", "request", "advise", "pool", "sweep", "elastic"),
+    *("gpu", "systemd", "ledger", "request", "advise", "pool", "sweep", "elastic", "walls"),
     *("predictor retrain", "predictor card"),
     *("quota list", "quota set", "quota unset", "gpu list", "gpu drain", "gpu resume"),
     *("pool token", "pool join", "pool hosts", "pool where", "pool drain", "pool resume"),
