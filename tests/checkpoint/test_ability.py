@@ -23,11 +23,11 @@ from .conftest import Stage
 def test_what_the_driver_says_now_is_told(stage: Stage, gpu: str) -> None:
     """All of it by one helper."""
     driver, world = stage.driver(), stage.world
-    world.refuse_cuda(Cuda.NO_DEVICE)
+    world.fault(Call.INIT, Cuda.NO_DEVICE)
     ability = driver.probe()
     assert (ability.usable, ability.cause) == (False, Cause.NO_DRIVER)
     assert "CUDA_ERROR_NO_DEVICE" in ability.why
-    world.refuse_cuda(None)
+    world.heal()
     ability = driver.probe()
     assert ability.usable, ability
     assert ability.cause is None

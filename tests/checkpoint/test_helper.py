@@ -75,8 +75,8 @@ def well(outcome: Outcome) -> Outcome:
 
 def test_park_gives_everything_back_and_resume_brings_it_again(stage: Stage, gpu: str) -> None:
     address = stage.program.allocate(4 * GIB)
-    stage.program.write(address, "the answer is 42")
-    before = stage.program.checksum(address, 4096)
+    stage.program.call("write", address, "the answer is 42")
+    before = stage.program.call("checksum", address, 4096)
     driver = stage.driver()
     with nvml(stage.world):
         assert shown(gpu) == {stage.program.pid: 5 * GIB + CONTEXT}
@@ -99,14 +99,14 @@ def test_resume_on_another_gpu(cuda_world: CudaWorld, drive: Drive) -> None:
     first, second, third = (cuda_world.add_gpu() for _ in range(3))
     with cuda_world.program({**os.environ, "CUDA_VISIBLE_DEVICES": first}) as program:
         address = program.allocate(GIB)
-        program.write(address, "moved")
-        before = program.checksum(address, 64)
+        program.call("write", address, "moved")
+        before = program.call("checksum", address, 64)
         driver = drive(program)
         well(driver.park(10, 1))
         # Only the one that moves is named; the helper names all GPUs of the host to the driver.
         well(driver.resume({first: third}, 10))
         assert cuda_world.held_by(program.pid) == {third: GIB + CONTEXT}
-        assert program.checksum(address, 64) == before
+        assert program.call("checksum", address, 64) == before
     del second
 
 
@@ -128,10 +128,10 @@ def test_a_gpu_of_another_kind_is_refused_and_nothing_is_lost(
 
 def test_gpu_work_that_goes_on_is_left_alone(stage: Stage) -> None:
     driver = stage.driver()
-    stage.program.work(60_000)
+    stage.program.call("work", 60_000)
     outcome = driver.park(10, 0.2)
     assert (outcome.result, outcome.cause) == (Result.INTACT, Cause.GPU_WORK)
-    stage.program.info()  # it runs
+    stage.program.call("info")  # it runs
 
 
 # -- errors ----------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def test_a_park_that_hangs_costs_a_worker_only(stage: Stage, call: Call, after: 
         assert outcome.result is Result.DONE  # it was done, and the worker's death changes nothing
     else:
         assert (outcome.result, outcome.cause) == (Result.INTACT, Cause.TIMEOUT)
-        stage.program.info()
+        stage.program.call("info")
     stage.world.heal()
     well(driver.park(10, 1))
 
@@ -187,7 +187,7 @@ def test_a_driver_that_does_not_start(stage: Stage) -> None:
 def test_the_helper_is_killed_in_park(stage: Stage, call: Call, after: bool) -> None:
     well(_killed_in(stage, call, after))  # the next helper went on where the first one was
     well(stage.driver().resume(None, 10))
-    stage.program.info()
+    stage.program.call("info")
 
 
 def test_what_the_next_helper_refuses_is_not_taken_for_unchanged(stage: Stage) -> None:
@@ -203,7 +203,7 @@ def test_what_the_next_helper_refuses_is_not_taken_for_unchanged(stage: Stage) -
     assert stage.state() == 2, "it is checkpointed"
     stage.world.heal()
     well(driver.resume(None, 10))
-    stage.program.info()
+    stage.program.call("info")
 
 
 def _killed_in(

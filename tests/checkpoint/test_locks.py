@@ -88,7 +88,7 @@ def _it_runs_before_and_after_each_test(stage: Stage) -> Iterator[None]:
 
 def until_free(stage: Stage, within: float = WITHIN) -> None:
     until(lambda: stage.state() == RUNNING, "it is unlocked", within)
-    stage.program.info()
+    stage.program.call("info")
 
 
 def test_its_calls_wait_with_its_memory_in_place_until_somebody_says_so(stage: Stage) -> None:
@@ -218,7 +218,7 @@ def test_a_helper_unlocks_at_its_start_what_the_last_one_left(stage: Stage) -> N
         assert stage.state() == LOCKED
         assert stage.driver().unlock(WITHIN).result is Result.DONE
         assert stage.state() == RUNNING
-    stage.program.info()
+    stage.program.call("info")
 
 
 def test_a_worker_that_is_killed_is_replaced_to_unlock(stage: Stage) -> None:

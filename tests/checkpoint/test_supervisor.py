@@ -29,7 +29,6 @@ from support.cuda import (
 from support.node import until
 
 from jupyter_gpushare.client.memory import driver as driver_module
-from jupyter_gpushare.client.memory.driver import helper_environ
 from jupyter_gpushare.node.checkpoint.supervisor import listen
 from jupyter_gpushare.protocol.checkpoint import (
     Action,
@@ -78,23 +77,13 @@ def test_many_kernels_at_once_get_one_helper(
 
         with ThreadPoolExecutor(len(programs)) as threads:
             assert set(threads.map(park, programs)) == {Result.DONE}
-        helpers = [
-            int(name)
-            for name in os.listdir("/proc")
-            if name.isdigit() and str(place) in _command_line(int(name))
-        ]
+        every = psutil.process_iter(["cmdline"])
+        helpers = [one.pid for one in every if str(place) in (one.info["cmdline"] or ())]
         assert helpers == [helper_pid(place)]
         assert len(children_of(helpers[0])) == 1
     finally:
         for program in programs:
             program.kill()
-
-
-def _command_line(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    except OSError:
-        return []
 
 
 def test_it_is_nobodys_child_and_holds_nothing_of_its_starter(stage: Stage, tmp_path: Path) -> None:
@@ -119,69 +108,66 @@ def test_it_is_nobodys_child_and_holds_nothing_of_its_starter(stage: Stage, tmp_
         assert str(tmp_path / "open") not in targets
         ours = {os.readlink(f"/proc/self/fd/{n}") for n in (1, 2)} - {"/dev/null"}
         assert not ours & targets
-        told = Path(f"/proc/{pid}/environ").read_text()
-        assert "s3cret" not in told
+        told = psutil.Process(pid).environ()
+        assert "s3cret" not in told.values()
         assert "CUDA_VISIBLE_DEVICES" not in told
+        assert (told.get("HOME"), told["JUPYTER_GPUSHARE"]) == (os.environ.get("HOME"), "off")
 
 
-def test_where_only_ancestors_may_trace_the_helper_is_let_in_meanwhile(
-    gpu: str, drive: Drive, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def tracers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What Yama would be told; there may be no Yama in this kernel."""
     told: list[int] = []
     monkeypatch.setattr(driver_module, "_only_ancestors_trace", lambda: True)
     monkeypatch.setattr(driver_module, "_set_tracer", told.append)
+    return told
+
+
+def test_where_only_ancestors_may_trace_the_helper_is_let_in_meanwhile(
+    gpu: str, drive: Drive, place: Path, tracers: list[int]
+) -> None:
     driver = drive(None)  # this very process
     driver.state()
-    assert told == [helper_pid(place), 0]
-    told.clear()
+    assert tracers == [helper_pid(place), 0]
+    tracers.clear()
     driver.lock(0.0)
-    assert (set(told[:-1]), told[-1]) == ({-1}, 0), "another helper may have to unlock it"
+    assert (set(tracers[:-1]), tracers[-1]) == ({-1}, 0), "another helper may have to unlock it"
 
 
-def test_what_ends_first_does_not_take_the_others_leave_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_ends_first_does_not_take_the_others_leave_away(tracers: list[int]) -> None:
     """A question of one thread while another one's lock goes on: who unlocks must get in."""
-    told: list[int] = []
-    monkeypatch.setattr(driver_module, "_set_tracer", told.append)
     with driver_module._tracers.let_in(7):
         with driver_module._tracers.let_in(8):
-            assert told == [7, -1], "only one can be named"
-        assert told[-1] == 7
+            assert tracers == [7, -1], "only one can be named"
+        assert tracers[-1] == 7
         with driver_module._tracers.let_in(7):
-            assert told[-1] == 7
-        assert told[-1] == 7
-    assert told[-1] == 0
+            assert tracers[-1] == 7
+        assert tracers[-1] == 7
+    assert tracers[-1] == 0
 
 
 def test_while_it_is_locked_the_next_helper_may_unlock_it_at_once(
-    gpu: str, drive: Drive, place: Path, monkeypatch: pytest.MonkeyPatch
+    gpu: str, drive: Drive, place: Path, tracers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The heir does that before this process has asked it."""
-    told: list[int] = []
-    monkeypatch.setattr(driver_module, "_only_ancestors_trace", lambda: True)
-    monkeypatch.setattr(driver_module, "_set_tracer", told.append)
     driver = drive(None)  # this very process
 
     def lost(*_request: object) -> None:
-        assert told[-1] == -1
+        assert tracers[-1] == -1
         raise driver_module._Lost("It went away.")
 
-    monkeypatch.setattr(driver, "_ask", lost)
-    monkeypatch.setattr(driver, "unlock", lambda: told.append(9) or Outcome(Result.DONE))
-    assert driver.lock(0.0).result is Result.INTACT
-    assert told == [-1, 9, 0], "not in between"
-    monkeypatch.setattr(driver, "unlock", lambda: Outcome(Result.STUCK))
-    assert driver.lock(0.0).result is Result.STUCK
-    assert told[-1] == -1, "who unlocks goes on trying"
-    monkeypatch.undo()
-    monkeypatch.setattr(driver_module, "_only_ancestors_trace", lambda: True)
-    monkeypatch.setattr(driver_module, "_set_tracer", told.append)
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "_ask", lost)
+        patch.setattr(driver, "unlock", lambda: tracers.append(9) or Outcome(Result.DONE))
+        assert driver.lock(0.0).result is Result.INTACT
+        assert tracers == [-1, 9, 0], "not in between"
+        patch.setattr(driver, "unlock", lambda: Outcome(Result.STUCK))
+        assert driver.lock(0.0).result is Result.STUCK
+        assert tracers[-1] == -1, "who unlocks goes on trying"
     driver.state()
-    assert told[-1] == -1, "a question sets nobody free"
+    assert tracers[-1] == -1, "a question sets nobody free"
     assert driver.unlock().result is Result.DONE
-    assert told[-1] == 0
+    assert tracers[-1] == 0
 
 
 def test_yamas_setting_is_read(tmp_path: Path) -> None:
@@ -286,7 +272,7 @@ def test_nothing_is_left_open_after_many_requests(stage: Stage) -> None:
     driver.state(0.05)
     stage.world.heal()
     driver.state()
-    ours, its = _open_files(os.getpid()), _open_files(helper)
+    ours, its = psutil.Process().num_fds(), psutil.Process(helper).num_fds()
     for _ in range(3):
         driver.state()
         assert tell(stage.place, b"nonsense\n")
@@ -296,13 +282,9 @@ def test_nothing_is_left_open_after_many_requests(stage: Stage) -> None:
         driver.state()
     # At most: the last caller before may not have been hung up on yet when they were counted.
     # What any of these leaves open, it leaves three times.
-    until(lambda: _open_files(helper) <= its, "the helper's descriptors closed")
-    assert _open_files(os.getpid()) == ours
+    until(lambda: psutil.Process(helper).num_fds() <= its, "the helper's descriptors closed")
+    assert psutil.Process().num_fds() == ours
     assert len(children_of(helper)) == 1
-
-
-def _open_files(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 # -- who may ask, and about whom -------------------------------------------------------------
@@ -402,28 +384,22 @@ def test_a_strangers_helper_is_not_talked_to(stage: Stage, in_container: bool, w
 
 
 def test_a_helper_that_was_stopped_is_set_going_again(stage: Stage) -> None:
-    """It holds the lock, so no other one can take its stage.place."""
+    """Before it is asked and in its work. It holds the lock, so no other one can take its place."""
     helper = stage.helper()
-    os.kill(helper, signal.SIGSTOP)
+    process = psutil.Process(helper)
+    process.suspend()
     try:
-        until(lambda: is_stopped(helper), "it is stopped")
+        until(lambda: process.status() == psutil.STATUS_STOPPED, "it is stopped")
         assert stage.driver().park(10, 1).result is Result.DONE
         assert stage.driver().resume(None, 10).result is Result.DONE
-    finally:
-        os.kill(helper, signal.SIGCONT)
-    assert helper_pid(stage.place) == helper
-
-
-def test_a_helper_that_is_stopped_while_it_works_is_set_going_again(stage: Stage) -> None:
-    helper = stage.helper()
-    stage.world.slow(Call.CHECKPOINT, 500)
-    parked = stage.parking(20)
-    until(lambda: stage.state() == 1, "it is locked")
-    os.kill(helper, signal.SIGSTOP)
-    try:
+        stage.world.slow(Call.CHECKPOINT, 500)
+        parked = stage.parking(20)
+        until(lambda: stage.state() == 1, "it is locked")
+        process.suspend()
         assert parked.result(60).result is Result.DONE
     finally:
-        os.kill(helper, signal.SIGCONT)
+        process.resume()
+    assert helper_pid(stage.place) == helper
 
 
 def test_a_lock_that_somebody_holds_without_listening_is_said(stage: Stage) -> None:
@@ -467,11 +443,6 @@ def test_what_cannot_be_moved_out_of_the_way_is_said(
     assert said in outcome.message
     assert not (tmp_path / "nowhere").exists()
     there.rmdir() if said == "directory" else there.unlink()
-
-
-def is_stopped(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat").read_bytes()
-    return stat.rpartition(b")")[2].split()[0] == b"T"
 
 
 # -- the place -------------------------------------------------------------------------------
@@ -546,13 +517,6 @@ def test_no_place_at_all_is_a_refusal(stage: Stage, tmp_path: Path) -> None:
     driver = stage.driver(place=str(tmp_path / "h.sock"))
     outcome = driver.park(10, 1)
     assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.NO_HELPER)
-
-
-def test_the_environment_of_a_helper() -> None:
-    environ = helper_environ(
-        {"HOME": "/h", "CUDA_VISIBLE_DEVICES": "0", "JUPYTER_GPUSHARE_LEASE": "l"}
-    )
-    assert environ == {"HOME": "/h", "JUPYTER_GPUSHARE": "off"}
 
 
 def test_kernels_wait_for_their_turn(stage: Stage) -> None:

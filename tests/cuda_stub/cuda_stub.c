@@ -8,7 +8,6 @@
  * line (tests/support/cuda.py writes them and explains them):
  *
  *   cuda version NUMBER               cuDriverGetVersion; under 12080 there are no checkpoints
- *   cuda init CODE                    cuInit answers CODE
  *   cuda context BYTES                what a context takes on its GPU
  *   cuda rate BYTES                   a second, at which checkpoint and restore copy; 0: at once
  *   cuda fault FUNCTION CODE          the call answers CODE and has no effect
@@ -30,7 +29,7 @@
  * meanwhile: every call of a process that is not RUNNING waits.
  */
 
-#include "../nvml_stub/living.h"
+#include "../nvml_stub/world.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -59,38 +58,7 @@ enum {
     UNKNOWN = 999,
 };
 
-enum { RUNNING, LOCKED, CHECKPOINTED, FAILED };
-enum { MOST_GPUS = 32, MOST_LINES = 64, MOST_BLOCKS = 4096 };
-enum { CHECKPOINT_VERSION = 12080 };
-
-struct gpu {
-    char uuid[UUID_SIZE], name[NAME_SIZE];
-    u64 total, reserved, taken; /* taken: by the state file's own processes */
-    int is_mig, mig_mode, lost;
-};
-
-struct mishap {
-    char kind[12], function[64], when[8];
-    int number;
-};
-
-struct world {
-    int gpus, mishaps, version, init;
-    u64 context, rate;
-    struct gpu gpu[MOST_GPUS];
-    struct mishap mishap[MOST_LINES];
-};
-
-struct holding {
-    char uuid[UUID_SIZE];
-    u64 context, memory;
-};
-
-struct process {
-    int pid, state, stuck, holdings;
-    u64 start, busy_until; /* milliseconds of the boot clock */
-    struct holding holding[MOST_GPUS];
-};
+enum { MOST_BLOCKS = 4096, CHECKPOINT_VERSION = 12080 };
 
 struct block {
     void *address;
@@ -124,95 +92,6 @@ static void nap(unsigned milliseconds)
     nanosleep(&moment, NULL);
 }
 
-/* ---- the state file ---- */
-
-static struct gpu *find(struct world *world, const char *uuid)
-{
-    for (int i = 0; i < world->gpus; i++)
-        if (strcmp(world->gpu[i].uuid, uuid) == 0)
-            return &world->gpu[i];
-    return NULL;
-}
-
-static struct gpu *add(struct world *world, const char *uuid, u64 total, u64 reserved,
-                       const char *name)
-{
-    if (world->gpus == MOST_GPUS)
-        return NULL;
-    struct gpu *gpu = &world->gpu[world->gpus++];
-    snprintf(gpu->uuid, UUID_SIZE, "%s", uuid);
-    snprintf(gpu->name, NAME_SIZE, "%s", name);
-    gpu->total = total;
-    gpu->reserved = reserved;
-    return gpu;
-}
-
-static void read_line(struct world *world, char *line)
-{
-    struct gpu *gpu;
-    char uuid[96], other[96], word[64], flag[16], kind[12];
-    u64 total, reserved, number;
-    int pid, name = 0;
-    struct mishap *mishap = &world->mishap[world->mishaps];
-
-    line[strcspn(line, "\n")] = 0;
-    if (strncmp(line, "cuda ", 5) == 0) {
-        if (sscanf(line, "cuda version %d", &world->version) == 1 ||
-            sscanf(line, "cuda init %d", &world->init) == 1 ||
-            sscanf(line, "cuda context %llu", &world->context) == 1 ||
-            sscanf(line, "cuda rate %llu", &world->rate) == 1)
-            return;
-        memset(mishap, 0, sizeof *mishap);
-        if (world->mishaps < MOST_LINES - 1 &&
-            sscanf(line, "cuda %11s %63s %7s", kind, mishap->function, mishap->when) >= 2) {
-            strcpy(mishap->kind, kind);
-            mishap->number = atoi(mishap->when);
-            world->mishaps++;
-        }
-    } else if (sscanf(line, "gpu %63s %llu %llu %n", uuid, &total, &reserved, &name) == 3 &&
-               name) {
-        add(world, uuid, total, reserved, line + name);
-    } else if (sscanf(line, "mig %63s %63s %*u %*u %llu %llu %n", other, uuid, &total, &reserved,
-                      &name) == 4 &&
-               name) {
-        if ((gpu = find(world, other)) != NULL)
-            gpu->mig_mode = 1;
-        if ((gpu = add(world, uuid, total, reserved, line + name)) != NULL)
-            gpu->is_mig = 1;
-    } else if (sscanf(line, "proc %95s %d %63s %*s %15s", uuid, &pid, word, flag) == 4) {
-        if ((gpu = find(world, uuid)) != NULL && word[0] != '?' &&
-            (strcmp(flag, "stays") == 0 || start_of(pid) != 0))
-            gpu->taken += strtoull(word, NULL, 10);
-    } else if (sscanf(line, "%15s %95s %llu", flag, uuid, &number) >= 2 &&
-               (gpu = find(world, uuid)) != NULL) {
-        if (strcmp(flag, "migmode") == 0)
-            gpu->mig_mode = 1;
-        else if (strcmp(flag, "error") == 0)
-            gpu->lost = 1;
-        else if (strcmp(flag, "extra") == 0)
-            gpu->taken += number;
-    }
-}
-
-static int look(struct world *world)
-{
-    char *line = NULL;
-    size_t room = 0;
-    const char *path = getenv("NVML_STUB_STATE");
-    FILE *file = path == NULL ? NULL : fopen(path, "re");
-
-    memset(world, 0, sizeof *world);
-    world->version = 13000;
-    world->context = 256ULL << 20;
-    if (file == NULL)
-        return NO_DEVICE;
-    while (getline(&line, &room, file) >= 0)
-        read_line(world, line);
-    free(line);
-    fclose(file);
-    return SUCCESS;
-}
-
 static const struct mishap *mishap_of(const struct world *world, const char *kind,
                                       const char *function)
 {
@@ -225,19 +104,11 @@ static const struct mishap *mishap_of(const struct world *world, const char *kin
 
 /* ---- the processes' files ---- */
 
-static void directory(char *path, size_t size)
-{
-    const char *state = getenv("NVML_STUB_STATE");
-    snprintf(path, size, "%s.procs", state == NULL ? "/nonexistent" : state);
-}
-
 /* Everything that reads and then writes happens between these two. */
 static int lock_processes(void)
 {
-    char path[4096], file[4200];
-    directory(path, sizeof path);
-    mkdir(path, 0777);
-    snprintf(file, sizeof file, "%s/lock", path);
+    char file[4200];
+    path_of(file, sizeof file, "lock");
     int descriptor = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (descriptor >= 0)
         while (flock(descriptor, LOCK_EX) != 0 && errno == EINTR)
@@ -251,47 +122,16 @@ static void unlock_processes(int descriptor)
         close(descriptor);
 }
 
-static int read_process(const char *path, struct process *process)
+static void name_of(char *name, size_t size, int pid, u64 start)
 {
-    char line[256], uuid[UUID_SIZE];
-    u64 context, memory;
-    const char *name = strrchr(path, '/');
-    FILE *file = fopen(path, "re");
-
-    memset(process, 0, sizeof *process);
-    if (file == NULL)
-        return 0;
-    if (name == NULL || sscanf(name + 1, "%d.%llu", &process->pid, &process->start) != 2) {
-        fclose(file);
-        return 0;
-    }
-    while (fgets(line, sizeof line, file) != NULL) {
-        sscanf(line, "state %d", &process->state);
-        sscanf(line, "stuck %d", &process->stuck);
-        sscanf(line, "busy %llu", &process->busy_until);
-        if (sscanf(line, "mem %63s %llu %llu", uuid, &context, &memory) == 3 &&
-            process->holdings < MOST_GPUS) {
-            struct holding *holding = &process->holding[process->holdings++];
-            strcpy(holding->uuid, uuid);
-            holding->context = context;
-            holding->memory = memory;
-        }
-    }
-    fclose(file);
-    return 1;
-}
-
-static void path_of(char *path, size_t size, int pid, u64 start)
-{
-    char folder[4096];
-    directory(folder, sizeof folder);
-    snprintf(path, size, "%s/%d.%llu", folder, pid, start);
+    snprintf(name, size, "%d.%llu", pid, start);
 }
 
 static int write_process(const struct process *process)
 {
-    char path[4200], scratch[4300];
-    path_of(path, sizeof path, process->pid, process->start);
+    char name[64], path[4200], scratch[4300];
+    name_of(name, sizeof name, process->pid, process->start);
+    path_of(path, sizeof path, name);
     snprintf(scratch, sizeof scratch, "%s.new", path);
     FILE *file = fopen(scratch, "we");
     if (file == NULL)
@@ -307,12 +147,9 @@ static int write_process(const struct process *process)
 
 static int read_living(int pid, struct process *process)
 {
-    char path[4200];
-    u64 start = start_of(pid);
-    if (start == 0)
-        return 0;
-    path_of(path, sizeof path, pid, start);
-    return read_process(path, process);
+    char name[64];
+    name_of(name, sizeof name, pid, start_of(pid));
+    return read_process(name, process);
 }
 
 static struct holding *holding_of(struct process *process, const char *uuid, int make)
@@ -328,28 +165,13 @@ static struct holding *holding_of(struct process *process, const char *uuid, int
     return holding;
 }
 
-/* Bytes of the GPU that nobody holds. */
-static u64 free_on(const struct gpu *gpu)
+/* Bytes of the GPU that nobody holds now. */
+static u64 free_on(const struct device *gpu)
 {
-    char folder[4096], path[4700];
-    struct process process;
-    struct dirent *entry;
-    u64 used = gpu->reserved + gpu->taken, start;
-    int pid;
-
-    directory(folder, sizeof folder);
-    DIR *listing = opendir(folder);
-    while (listing != NULL && (entry = readdir(listing)) != NULL) {
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        if (!is_living(entry->d_name, &pid, &start) || !read_process(path, &process) ||
-            process.state == CHECKPOINTED)
-            continue;
-        struct holding *holding = holding_of(&process, gpu->uuid, 0);
-        if (holding != NULL)
-            used += holding->context + holding->memory;
-    }
-    if (listing != NULL)
-        closedir(listing);
+    struct world world;
+    read_world(&world);
+    list_processes(&world);
+    u64 used = gpu->reserved + gpu->extra + used_by_processes(&world, gpu);
     return used >= gpu->total ? 0 : gpu->total - used;
 }
 
@@ -360,17 +182,14 @@ static void hang(const char *function, const char *when)
 {
     struct world world;
     const struct mishap *mishap;
-    char folder[4096], marker[4200];
+    char name[100], marker[4200];
     int marked = 0;
 
-    while (1) {
-        look(&world);
-        mishap = mishap_of(&world, "hang", function);
-        if (mishap == NULL || strcmp(mishap->when, when) != 0)
-            return;
+    while (read_world(&world) && (mishap = mishap_of(&world, "hang", function)) != NULL &&
+           strcmp(mishap->when, when) == 0) {
         if (!marked) {
-            directory(folder, sizeof folder);
-            snprintf(marker, sizeof marker, "%s/in-%s", folder, function);
+            snprintf(name, sizeof name, "in-%s", function);
+            path_of(marker, sizeof marker, name);
             close(open(marker, O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
             marked = 1;
         }
@@ -378,20 +197,22 @@ static void hang(const char *function, const char *when)
     }
 }
 
-static int enter(const char *function, struct world *world)
+static int enter_any(const char *function, struct world *world)
 {
-    int code = look(world);
-    if (code == SUCCESS && !initialised)
-        code = NOT_INITIALIZED;
-    if (code != SUCCESS)
-        return code;
+    if (!read_world(world))
+        return NO_DEVICE;
     hang(function, "before");
     const struct mishap *slow = mishap_of(world, "slow", function);
     if (slow != NULL)
         nap((unsigned)slow->number);
-    look(world); /* it may have changed meanwhile */
+    read_world(world); /* it may have changed meanwhile */
     const struct mishap *fault = mishap_of(world, "fault", function);
     return fault == NULL ? SUCCESS : fault->number;
+}
+
+static int enter(const char *function, struct world *world)
+{
+    return initialised ? enter_any(function, world) : NOT_INITIALIZED;
 }
 
 static int leave(const char *function, int code)
@@ -409,19 +230,19 @@ static int enter_gpu(const char *function, struct world *world)
         if (me.state == FAILED)
             return UNKNOWN;
         nap(2);
-        look(world);
+        read_world(world);
     }
     return code;
 }
 
-/* How a call begins, by `enter` or `enter_gpu`. */
+/* How a call begins, by one of these. */
 #define ENTER(how, function)                                                                   \
     struct world world;                                                                        \
     int code = how(function, &world);                                                          \
     if (code != SUCCESS)                                                                       \
         return code;
 
-static struct gpu *gpu_of(struct world *world, int device)
+static struct device *gpu_of(struct world *world, int device)
 {
     return device < 0 || device >= visible_count ? NULL : find(world, visible[device]);
 }
@@ -435,7 +256,7 @@ EXPORT int cuGetProcAddress_v2(const char *symbol, void **function, int version,
     char name[128];
     (void)version;
     (void)flags;
-    look(&world);
+    read_world(&world);
     *function = NULL;
     if (strncmp(symbol, "cuCheckpoint", 12) != 0 || world.version >= CHECKPOINT_VERSION) {
         Dl_info own;
@@ -457,65 +278,39 @@ EXPORT int cuGetProcAddress_v2(const char *symbol, void **function, int version,
 
 /* ---- start ---- */
 
-static void choose_visible(const struct world *world)
+/* All, or the ones that are named, until a name that means nothing. */
+static void choose_visible(struct world *world)
 {
     const char *wish = getenv("CUDA_VISIBLE_DEVICES");
-    int whole[MOST_GPUS], count = 0;
+    char *text = strdup(wish == NULL ? "" : wish), *rest = text, *word;
 
     visible_count = 0;
-    for (int i = 0; i < world->gpus; i++)
-        if (!world->gpu[i].mig_mode)
-            whole[count++] = i;
-    if (wish == NULL) {
-        for (int i = 0; i < count; i++)
-            strcpy(visible[visible_count++], world->gpu[whole[i]].uuid);
-        return;
-    }
-    char *text = strdup(wish), *rest = NULL;
-    for (char *word = strtok_r(text, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
-        char *end;
-        long number = strtol(word, &end, 10);
-        const struct gpu *gpu = NULL;
-        if (*word && !*end && number >= 0 && number < count)
-            gpu = &world->gpu[whole[number]];
-        for (int i = 0; gpu == NULL && i < world->gpus; i++)
-            if (strcmp(world->gpu[i].uuid, word) == 0)
-                gpu = &world->gpu[i];
-        if (gpu == NULL || visible_count == MOST_GPUS)
-            break; /* what follows a name that means nothing is not seen */
-        strcpy(visible[visible_count++], gpu->uuid);
-    }
+    for (int i = 0; wish == NULL && i < world->devices; i++)
+        if (!world->device[i].is_mig && visible_count < MOST_GPUS)
+            strcpy(visible[visible_count++], world->device[i].uuid);
+    while ((word = strsep(&rest, ",")) != NULL && find(world, word) && visible_count < MOST_GPUS)
+        strcpy(visible[visible_count++], word);
     free(text);
 }
 
 EXPORT int cuInit(unsigned flags)
 {
-    struct world world;
     (void)flags;
+    ENTER(enter_any, __func__)
     pthread_mutex_lock(&mutex);
-    int code = look(&world);
-    if (code == SUCCESS) {
-        hang("cuInit", "before");
-        const struct mishap *slow = mishap_of(&world, "slow", "cuInit");
-        if (slow != NULL)
-            nap((unsigned)slow->number);
-        code = world.init;
-    }
-    if (code == SUCCESS && !initialised) {
+    if (!initialised)
         choose_visible(&world);
-        code = visible_count == 0 ? NO_DEVICE : SUCCESS;
-        initialised = code == SUCCESS;
-    }
+    initialised = visible_count > 0;
     pthread_mutex_unlock(&mutex);
-    return code;
+    return initialised ? SUCCESS : NO_DEVICE;
 }
 
 EXPORT int cuDriverGetVersion(int *version)
 {
     struct world world;
-    int code = look(&world);
+    read_world(&world);
     *version = world.version;
-    return code == NO_DEVICE ? SUCCESS : code;
+    return SUCCESS;
 }
 
 /* ---- devices ---- */
@@ -537,7 +332,7 @@ EXPORT int cuDeviceGet(int *device, int ordinal)
 EXPORT int cuDeviceGetName(char *name, int size, int device)
 {
     ENTER(enter, __func__)
-    struct gpu *gpu = gpu_of(&world, device);
+    struct device *gpu = gpu_of(&world, device);
     if (gpu == NULL)
         return INVALID_DEVICE;
     snprintf(name, (size_t)size, "%s", gpu->name);
@@ -546,25 +341,18 @@ EXPORT int cuDeviceGetName(char *name, int size, int device)
 
 static void uuid_to_bytes(const char *text, unsigned char *bytes)
 {
-    int count = 0;
-    memset(bytes, 0, 16);
-    text = strchr(text, '-') == NULL ? text : strchr(text, '-') + 1;
-    while (*text && count < 16) {
-        unsigned value;
-        if (*text == '-')
-            text++;
-        else if (sscanf(text, "%2x", &value) == 1) {
-            bytes[count++] = (unsigned char)value;
-            text += 2;
-        } else
-            break;
+    text += strcspn(text, "-");
+    for (int i = 0; i < 16; i++) {
+        text += *text == '-';
+        bytes[i] = 0;
+        text += 2 * (sscanf(text, "%2hhx", &bytes[i]) == 1);
     }
 }
 
 EXPORT int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
 {
     ENTER(enter, "cuDeviceGetUuid")
-    struct gpu *gpu = gpu_of(&world, device);
+    struct device *gpu = gpu_of(&world, device);
     if (gpu == NULL)
         return INVALID_DEVICE;
     uuid_to_bytes(gpu->uuid, uuid);
@@ -577,12 +365,12 @@ EXPORT int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
 static int take(struct world *world, int device, u64 context, u64 memory)
 {
     struct process me;
-    struct gpu *gpu = gpu_of(world, device);
+    struct device *gpu = gpu_of(world, device);
     int code = SUCCESS, lock;
 
     if (gpu == NULL)
         return INVALID_DEVICE;
-    if (gpu->lost)
+    if (gpu->error)
         return DEVICE_UNAVAILABLE;
     lock = lock_processes();
     if (!read_living(getpid(), &me)) {
@@ -611,7 +399,7 @@ static int take(struct world *world, int device, u64 context, u64 memory)
 static void give_back(struct world *world, int device, u64 context, u64 memory)
 {
     struct process me;
-    struct gpu *gpu = gpu_of(world, device);
+    struct device *gpu = gpu_of(world, device);
     int lock = lock_processes();
     if (gpu != NULL && read_living(getpid(), &me)) {
         struct holding *holding = holding_of(&me, gpu->uuid, 0);
@@ -691,8 +479,8 @@ static struct block *block_at(u64 address)
 EXPORT int cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 {
     ENTER(enter_gpu, "cuMemGetInfo")
-    struct gpu *gpu = current == NULL ? NULL : gpu_of(&world, current->device);
-    if (gpu == NULL || gpu->lost)
+    struct device *gpu = current == NULL ? NULL : gpu_of(&world, current->device);
+    if (gpu == NULL || gpu->error)
         return leave("cuMemGetInfo", gpu == NULL ? INVALID_CONTEXT : DEVICE_UNAVAILABLE);
     int lock = lock_processes();
     *free_bytes = free_on(gpu);
@@ -796,15 +584,12 @@ struct restore_args {
 /* Finds a target that this process may act on, under the lock. */
 static int target(int pid, struct process *process)
 {
-    char path[4200];
+    char folder[64];
     struct stat there;
-    u64 start = start_of(pid);
-    if (start == 0)
-        return INVALID_VALUE;
-    path_of(path, sizeof path, pid, start);
-    if (!read_process(path, process))
+    if (!read_living(pid, process))
         return INVALID_VALUE; /* it has no CUDA in it */
-    if (geteuid() != 0 && stat(path, &there) == 0 && there.st_uid != geteuid())
+    snprintf(folder, sizeof folder, "/proc/%d", pid);
+    if (geteuid() != 0 && stat(folder, &there) == 0 && there.st_uid != geteuid())
         return NOT_PERMITTED;
     return SUCCESS;
 }
@@ -905,10 +690,8 @@ EXPORT int cuCheckpointProcessCheckpoint(int pid, void *args)
     copying(&world, pid);
     int lock = begin(&world, __func__, pid, LOCKED, &process, &code);
     for (int i = 0; code == SUCCESS && i < process.holdings; i++) {
-        struct gpu *gpu = find(&world, process.holding[i].uuid);
-        if (gpu != NULL && gpu->is_mig)
-            code = NOT_SUPPORTED;
-        else if (gpu == NULL || gpu->lost) {
+        struct device *gpu = find(&world, process.holding[i].uuid);
+        if (gpu == NULL || gpu->error) {
             process.state = FAILED;
             write_process(&process);
             code = DEVICE_UNAVAILABLE;
@@ -917,46 +700,37 @@ EXPORT int cuCheckpointProcessCheckpoint(int pid, void *args)
     return end(__func__, lock, code, &process, CHECKPOINTED);
 }
 
+static struct device *gpu_by_bytes(struct world *world, const unsigned char *bytes)
+{
+    unsigned char uuid[16];
+    for (int i = 0; i < world->devices; i++) {
+        uuid_to_bytes(world->device[i].uuid, uuid);
+        if (!world->device[i].is_mig && memcmp(uuid, bytes, 16) == 0)
+            return &world->device[i];
+    }
+    return NULL;
+}
+
 /* Renames the target's GPUs. Every GPU of the host must be named, each new one once. */
 static int remap(struct world *world, struct process *process, const struct restore_args *args)
 {
     struct process moved = *process;
-    unsigned char uuid[16];
-    int named = 0;
+    char named[MOST_DEVICES] = {0}, taken[MOST_DEVICES] = {0};
 
-    for (int i = 0; i < world->gpus; i++) {
-        int from = 0, to = 0;
-        if (world->gpu[i].is_mig)
-            continue;
-        named++;
-        uuid_to_bytes(world->gpu[i].uuid, uuid);
-        for (unsigned j = 0; j < args->count; j++) {
-            from += memcmp(args->pairs[j].from, uuid, 16) == 0;
-            to += memcmp(args->pairs[j].to, uuid, 16) == 0;
-        }
-        if (from != 1 || to != 1)
+    for (unsigned i = 0; i < args->count; i++) {
+        const struct device *old = gpu_by_bytes(world, args->pairs[i].from);
+        const struct device *new = gpu_by_bytes(world, args->pairs[i].to);
+        if (old == NULL || new == NULL || named[old->index]++ || taken[new->index]++)
             return INVALID_VALUE;
-    }
-    if ((int)args->count != named)
-        return INVALID_VALUE;
-    for (int i = 0; i < process->holdings; i++) {
-        struct gpu *old = find(world, process->holding[i].uuid), *new = NULL;
-        for (unsigned j = 0; old != NULL && j < args->count; j++) {
-            uuid_to_bytes(old->uuid, uuid);
-            if (memcmp(args->pairs[j].from, uuid, 16) != 0)
-                continue;
-            for (int k = 0; k < world->gpus; k++) {
-                uuid_to_bytes(world->gpu[k].uuid, uuid);
-                if (memcmp(args->pairs[j].to, uuid, 16) == 0)
-                    new = &world->gpu[k];
+        for (int j = 0; j < process->holdings; j++)
+            if (strcmp(process->holding[j].uuid, old->uuid) == 0) {
+                if (strcmp(old->name, new->name) != 0)
+                    return NOT_SUPPORTED; /* another kind of GPU */
+                strcpy(moved.holding[j].uuid, new->uuid);
             }
-        }
-        if (new == NULL)
-            return INVALID_VALUE;
-        if (strcmp(old->name, new->name) != 0)
-            return NOT_SUPPORTED; /* another kind of GPU */
-        strcpy(moved.holding[i].uuid, new->uuid);
     }
+    if ((int)args->count != world->gpus)
+        return INVALID_VALUE;
     *process = moved;
     return SUCCESS;
 }
@@ -975,8 +749,8 @@ EXPORT int cuCheckpointProcessRestore(int pid, const struct restore_args *args)
     if (code == SUCCESS && args != NULL && args->count != 0)
         code = remap(&world, &process, args);
     for (int i = 0; code == SUCCESS && i < process.holdings; i++) {
-        struct gpu *gpu = find(&world, process.holding[i].uuid);
-        if (gpu == NULL || gpu->lost)
+        struct device *gpu = find(&world, process.holding[i].uuid);
+        if (gpu == NULL || gpu->error)
             code = DEVICE_UNAVAILABLE;
         else if (process.holding[i].context + process.holding[i].memory > free_on(gpu)) {
             read_living(pid, &process);

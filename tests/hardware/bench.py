@@ -118,7 +118,7 @@ class Bench:
     def end(self, target: Target, driver: DriverCheckpoint) -> None:
         """End a target that was restored. Parked first: killing a live one has hung hosts."""
         driver.park(deadline_for(64 * GIB), 5.0)
-        target.end()
+        target.kill()
 
 
 @dataclass

@@ -6,9 +6,7 @@ jupyter_client and what the node manager rests on.
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -60,21 +58,6 @@ import os, torch
 x = torch.randn(4096, 4096, device="cuda")
 print("sum", float((x @ x).sum()))
 print("visible", os.environ["CUDA_VISIBLE_DEVICES"])
-"""
-#: How fast matrices are multiplied by a process of this share of the multiprocessors.
-RATE = """
-import json, time, torch
-x = torch.randn(4096, 4096, device="cuda")
-for _ in range(20):
-    x @ x
-torch.cuda.synchronize()
-began, rounds = time.monotonic(), 0
-while time.monotonic() - began < 2.0:
-    for _ in range(20):
-        x @ x
-    torch.cuda.synchronize()
-    rounds += 20
-print(json.dumps({"flops": rounds * 2 * 4096**3 / (time.monotonic() - began)}))
 """
 
 
@@ -309,44 +292,3 @@ def two_compute(bench: Bench) -> None:
         if long.reply["status"] != "ok":
             raise Wrong(f"the cell without steps has failed: {long.reply}")
         bench.note("rounds", long.stream().strip())
-
-
-def shares(bench: Bench) -> None:
-    """What a share of a GPU by the Multi-Process Service does to the speed of a large product."""
-    bench.only_on_a_gpu()
-    control = shutil.which("nvidia-cuda-mps-control")
-    if control is None:
-        raise Skipped("nvidia-cuda-mps-control is not installed here")
-    from support.node import open_directory
-
-    with open_directory() as folder:
-        environ = {
-            **os.environ,
-            "CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"),
-            "CUDA_MPS_LOG_DIRECTORY": str(folder / "log"),
-        }
-        (folder / "pipe").mkdir()
-        (folder / "log").mkdir()
-        subprocess.run([control, "-d"], env=environ, check=True, timeout=30)
-        try:
-
-            def start(percent: int) -> subprocess.Popen[str]:
-                return subprocess.Popen(
-                    [sys.executable, "-c", RATE],
-                    env={**environ, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(percent)},
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-
-            def rate(process: subprocess.Popen[str]) -> float:
-                output, _ = process.communicate(timeout=60)
-                return float(json.loads(output)["flops"])
-
-            alone = {percent: rate(start(percent)) for percent in (100, 50, 30, 10)}
-            bench.note("alone", {str(p): r / alone[100] for p, r in alone.items()})
-            pair = {percent: start(percent) for percent in (70, 30)}
-            bench.note("at_once", {str(p): rate(one) / alone[100] for p, one in pair.items()})
-        finally:
-            subprocess.run([control], input="quit\n", env=environ, text=True, check=False)
-            log = folder / "log" / "control.log"
-            bench.note("log", log.read_text()[-1500:] if log.exists() else "none")

@@ -41,7 +41,7 @@ from hardware.bench import (  # noqa: E402 - found by the lines above
     told,
 )
 from hardware.idle import elastic_job, sweeps  # noqa: E402
-from hardware.product import notebooks, quota, shares, two_compute  # noqa: E402
+from hardware.product import notebooks, quota, two_compute  # noqa: E402
 from hardware.targets import Target, adamw_state, digest_of, tensors_of, train  # noqa: E402
 
 from jupyter_gpushare.client.memory.driver import deadline_for, helper_environ  # noqa: E402
@@ -156,40 +156,49 @@ def storage(bench: Bench) -> None:
 
 def driver(bench: Bench) -> None:
     """The driver's checkpoint (rung 4) of a torch program with a CUDA graph."""
-    nvml = Nvml()
     for size in bench.orders.sizes:
-        if not bench.has_time(20 + 4 * size):
-            bench.append("left_out", size)
-            continue
-        wanted = size * bench.orders.unit
-        with bench.filled(bench.torch_target, wanted) as one:
-            copied = nvml.used() - one.empty
-            for repeat in range(bench.orders.repeats):
-                if not bench.has_time(10 + 2 * size):
-                    bench.append("left_out", f"{size} repeat {repeat}")
-                    break
-                away = park(one.driver, wanted)
-                left, listed = nvml.used() - one.empty, nvml.of(one.target.pid)
-                back = resume(one.driver, wanted)
-                bench.append(
-                    "rounds",
-                    {
-                        "gib": size,
-                        "repeat": repeat,
-                        "bytes": copied,
-                        "park": away,
-                        "resume": back,
-                        "park_bytes_per_second": copied / away["seconds"],
-                        "resume_bytes_per_second": copied / back["seconds"],
-                        "left_on_gpu": left,
-                        "listed_while_parked": listed,
-                    },
-                )
-                if left > RESIDUE:
-                    raise Wrong(f"{left} bytes are left on the GPU after parking")
-                one.is_whole()
-            if bench.torch_target == "torch":
-                bench.append("step_after", one.target.call("step"))
+        _checkpoints(bench, bench.torch_target, size)
+
+
+def jax_cupy(bench: Bench) -> None:
+    """JAX and CuPy in one process, parked by the driver."""
+    _checkpoints(bench, "bindings" if bench.orders.rehearse else "jax_cupy", 2)
+
+
+def _checkpoints(bench: Bench, kind: str, size: int) -> None:
+    """Some rounds of a target with so many GiB."""
+    wanted, nvml = size * bench.orders.unit, Nvml()
+    if not bench.has_time(20 + 4 * size):
+        bench.append("left_out", size)
+        return
+    with bench.filled(kind, wanted) as one:
+        copied = nvml.used() - one.empty
+        for repeat in range(bench.orders.repeats):
+            if not bench.has_time(10 + 2 * size):
+                bench.append("left_out", f"{size} repeat {repeat}")
+                break
+            away = park(one.driver, wanted)
+            left, listed = nvml.used() - one.empty, nvml.of(one.target.pid)
+            back = resume(one.driver, wanted)
+            bench.append(
+                "rounds",
+                {
+                    "gib": size,
+                    "repeat": repeat,
+                    "bytes": copied,
+                    "park": away,
+                    "resume": back,
+                    "park_bytes_per_second": copied / away["seconds"],
+                    "resume_bytes_per_second": copied / back["seconds"],
+                    "left_on_gpu": left,
+                    "listed_while_parked": listed,
+                },
+            )
+            if left > RESIDUE:
+                raise Wrong(f"{left} bytes are left on the GPU after parking")
+            one.is_whole()
+        if kind == "torch":
+            bench.append("step_after", one.target.call("step"))
 
 
 def locks(bench: Bench) -> None:
@@ -226,34 +235,6 @@ def locks(bench: Bench) -> None:
             bench.note(phase, {"median": statistics.median(seconds), "most": most})
         worst = bench.notes["lock"]["most"]
         bench.note("aim", {"wanted": LOCK_AIM, "worst": worst, "met": worst <= LOCK_AIM})
-
-
-def takeover(bench: Bench) -> None:
-    """Another process takes what was freed; when it has gone, the first one goes on."""
-    wanted = 8 * bench.orders.unit
-    with bench.filled(bench.torch_target, wanted) as one, Target("bindings") as other:
-        bench.note("park", park(one.driver, wanted))
-        other.call("start")
-        free, _ = other.call("memory")
-        taken = free - bench.orders.unit
-        other.call("allocate", taken)
-        bench.note("taken_meanwhile", taken)
-        other.end()
-        bench.note("resume", resume(one.driver, wanted))
-        one.is_whole()
-
-
-def jax_cupy(bench: Bench) -> None:
-    """JAX and CuPy in one process, parked by the driver."""
-    kind = "bindings" if bench.orders.rehearse else "jax_cupy"
-    wanted, nvml = 2 * bench.orders.unit, Nvml()
-    with bench.filled(kind, wanted) as one:
-        for _ in range(bench.orders.repeats):
-            away = park(one.driver, wanted)
-            listed = nvml.of(one.target.pid)
-            back = resume(one.driver, wanted)
-            bench.append("rounds", {"park": away, "resume": back, "listed": listed})
-            one.is_whole()
 
 
 def grant(bench: Bench) -> None:
@@ -310,22 +291,29 @@ print(json.dumps({
 
 
 def out_of_memory(bench: Bench) -> None:
-    """The hazard: a restore that meets a full GPU. Its process is not to be saved."""
+    """Another process takes what was freed. It may end first, and then all is well.
+
+    A restore that meets it is the hazard: the process is not to be saved.
+    """
     wanted = 8 * bench.orders.unit
-    with bench.helper() as drive, Target("bindings") as target, Target("bindings") as other:
+    with bench.helper() as drive, Target("bindings") as target:
         target.call("start")
         target.call("build", wanted)
-        digest = target.call("digest")
-        checkpoints = drive(target)
-        park(checkpoints, wanted)
-        other.call("start")
-        free, _ = other.call("memory")
-        other.call("allocate", free - bench.orders.unit)
-        first = checkpoints.resume(None, deadline_for(wanted))
-        bench.note("restore_without_room", told(first))
-        if first.result is Result.DONE:
-            raise Wrong("it was restored into a GPU that had no room")
-        other.end()
+        digest, checkpoints = target.call("digest"), drive(target)
+        for stays in (False, True):
+            park(checkpoints, wanted)
+            with Target("bindings") as other:
+                free, _ = other.call("start")
+                other.call("allocate", free - bench.orders.unit)
+                if stays:
+                    first = checkpoints.resume(None, deadline_for(wanted))
+                    bench.note("restore_without_room", told(first))
+                    if first.result is Result.DONE:
+                        raise Wrong("it was restored into a GPU that had no room")
+            if not stays:
+                bench.note("restore_when_it_has_ended", resume(checkpoints, wanted))
+                if target.call("digest") != digest:
+                    raise Wrong("it is not what it was before another process was there")
         second = checkpoints.resume(None, deadline_for(wanted))
         bench.note("restore_with_room_again", told(second))
         if second.result is Result.DONE:
@@ -405,10 +393,8 @@ SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
     "storage": (storage, 120),
     "driver": (driver, 190),
     "locks": (locks, 60),
-    "takeover": (takeover, 60),
     "jax_cupy": (jax_cupy, 70),
     "grant": (grant, 50),
-    "shares": (shares, 60),
     "out_of_memory": (out_of_memory, 60),
 }
 

@@ -1,155 +1,36 @@
 """Processes that use a GPU and do as they are told: what the hardware script parks and measures.
 
-``python targets.py KIND`` reads one JSON command a line and answers
-each with one. Kinds: ``bindings`` (the driver through cuda-bindings alone, which
-also runs on the tests' pretend driver), ``torch`` (a model with AdamW's state,
-the random generator's and a CUDA graph), ``jax_cupy`` (both in one process).
-:class:`Target` is the other end.
+``python -m hardware.targets KIND`` is one. Kinds: ``bindings`` (the driver through cuda-bindings
+alone, which also runs on the tests' pretend driver), ``torch`` (a model with AdamW's state, the
+random generator's and a CUDA graph), ``jax_cupy`` (both in one process). :class:`Target` is the
+other end.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import hashlib
-import json
 import os
-import select
-import subprocess
 import sys
 import time
-import traceback
-import zlib
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any
 
-CHUNK = 64 * 2**20
+from support.cuda import Told
+from support.cudaprogram import CHUNK, Bindings, serve
 
-
-class Trouble(Exception):
-    """A target answered with an error, or not at all."""
-
-
-# -- the end in the sections --------------------------------------------------------------------
+ROOT = Path(__file__).resolve().parents[2]
 
 
-class Target:
-    """A target process; a context manager."""
+class Target(Told):
+    """A target process. One that was restored must be checkpointed before it ends: `Bench.end`."""
 
     def __init__(self, kind: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, os.fspath(Path(__file__).resolve()), kind],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def call(self, name: str, *arguments: Any, within: float = 120.0) -> Any:
-        """Raises :class:`Trouble`."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps([name, list(arguments)]) + "\n")
-        if not select.select([self._process.stdout], [], [], within)[0]:
-            raise Trouble(f"{name} did not answer within {within:.0f} s")
-        line = self._process.stdout.readline()
-        if not line:
-            raise Trouble(f"the target ended with {self._process.wait(10)} in {name}")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise Trouble(f"{name}: {answer['error']}")
-        return answer["value"]
-
-    def end(self) -> None:
-        """End it. One that was restored must be checkpointed again first: see `Bench.end`."""
-        self._process.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(10)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
+        paths = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
+        command = [sys.executable, "-P", "-m", "hardware.targets", kind]
+        super().__init__(command, {**os.environ, "PYTHONPATH": paths})
 
 
 # -- the kinds ----------------------------------------------------------------------------------
-
-
-class Kind(Protocol):
-    """What a target can be told; sizes in bytes."""
-
-    def start(self) -> dict[str, Any]: ...
-    def build(self, size: int) -> None: ...
-    def digest(self) -> dict[str, str]: ...
-
-
-class Bindings:
-    """Plain driver allocations with known contents."""
-
-    def __init__(self) -> None:
-        from cuda.bindings import driver
-
-        self._driver = driver
-        self._blocks: list[tuple[Any, int]] = []
-
-    def _must(self, answer: Any) -> Any:
-        if int(answer[0]):
-            raise RuntimeError(f"the driver said {answer[0].name}")
-        return answer[1] if len(answer) == 2 else answer[1:]
-
-    def start(self) -> dict[str, Any]:
-        self._must(self._driver.cuInit(0))
-        context = self._must(self._driver.cuDevicePrimaryCtxRetain(0))
-        self._must(self._driver.cuCtxSetCurrent(context))
-        free, total = self.memory()
-        return {"free": free, "total": total}
-
-    def memory(self) -> tuple[int, int]:
-        free, total = self._must(self._driver.cuMemGetInfo())
-        return int(free), int(total)
-
-    def allocate(self, size: int) -> None:
-        """Memory whose contents nobody looks at."""
-        self._must(self._driver.cuMemAlloc(size))
-
-    def build(self, size: int) -> None:
-        for begin in range(0, size, CHUNK):
-            part = min(CHUNK, size - begin)
-            pointer = self._must(self._driver.cuMemAlloc(part))
-            pattern = _pattern(begin)[:part]
-            self._must(self._driver.cuMemsetD8(pointer, begin // CHUNK % 251, part))
-            self._must(self._driver.cuMemcpyHtoD(pointer, pattern, len(pattern)))
-            self._blocks.append((pointer, part))
-
-    def digest(self) -> dict[str, str]:
-        """Of the first and the last MiB of each block: all of it would take minutes."""
-        import ctypes
-
-        sum_ = 0
-        for pointer, size in self._blocks:
-            part = min(size, 2**20)
-            for offset in (0, size - part):
-                here = bytearray(part)
-                address = ctypes.addressof((ctypes.c_char * part).from_buffer(here))
-                there = self._driver.CUdeviceptr(int(pointer) + offset)
-                self._must(self._driver.cuMemcpyDtoH(address, there, part))
-                sum_ = zlib.crc32(here, sum_)
-        return {"memory": f"{sum_:08x}"}
-
-
-def _pattern(seed: int) -> bytes:
-    block = hashlib.sha256(str(seed).encode()).digest()
-    return block * (2**20 // len(block))
 
 
 class Torch:
@@ -267,28 +148,5 @@ def digest_of(torch: Any, tensors: list[Any]) -> str:
     return hashlib.sha256(repr(sums).encode()).hexdigest()[:16]
 
 
-# -- the process ---------------------------------------------------------------------------------
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=["bindings", "torch", "jax_cupy"])
-    options = parser.parse_args()
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # frameworks print as they like
-    kinds: dict[str, type[Kind]] = {"bindings": Bindings, "torch": Torch, "jax_cupy": JaxCupy}
-    target = kinds[options.kind]()
-    for line in sys.stdin:
-        name, arguments = json.loads(line)
-        try:
-            answer = {"value": getattr(target, name)(*arguments)}
-        except Exception as error:  # noqa: BLE001 - whatever a framework raises is the answer
-            traceback.print_exc()
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer) + "\n")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.path.insert(0, os.fspath(Path(__file__).resolve().parents[2]))
-    raise SystemExit(main())
+    serve({"bindings": Bindings, "torch": Torch, "jax_cupy": JaxCupy}[sys.argv[1]]())

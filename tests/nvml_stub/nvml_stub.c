@@ -40,9 +40,7 @@
  * checkpointed, with the bytes that they hold.
  */
 
-#include "living.h"
-
-#include <stddef.h>
+#include "world.h"
 
 enum {
     SUCCESS = 0,
@@ -55,61 +53,6 @@ enum {
     TIMEOUT = 10,
     FUNCTION_NOT_FOUND = 13,
     VERSION_MISMATCH = 25,
-};
-
-enum { MOST_DEVICES = 128, MOST_PROCESSES = 512, MOST_XIDS = 64, MOST_LACKS = 32, MOST_FAILS = 32, MOST_SAMPLES = 256 };
-
-struct device {
-    char uuid[UUID_SIZE], parent[UUID_SIZE], name[NAME_SIZE];
-    unsigned gi, index;
-    u64 total, reserved, extra;
-    int is_mig, migmode, error, util, recovery, persistence, warm, draws, cores, capability;
-    int computemode;
-};
-
-#define NUMBER_OF(name) {#name, offsetof(struct device, name)}
-static const struct {
-    const char *name;
-    size_t place;
-} NUMBERS[] = {
-    NUMBER_OF(migmode),     NUMBER_OF(error), NUMBER_OF(util),  NUMBER_OF(recovery),
-    NUMBER_OF(persistence), NUMBER_OF(warm),  NUMBER_OF(draws), NUMBER_OF(cores),
-    NUMBER_OF(capability),  NUMBER_OF(computemode),
-};
-
-struct process {
-    char uuid[UUID_SIZE];
-    unsigned pid;
-    u64 memory; /* all bits set: unknown */
-    char kind;
-};
-
-struct xid {
-    u64 serial, number;
-    char uuid[UUID_SIZE];
-    unsigned gi;
-};
-
-struct sample {
-    char uuid[UUID_SIZE];
-    unsigned pid, percent;
-    u64 stamp;
-};
-
-struct failure {
-    char uuid[UUID_SIZE], function[64];
-    int code;
-};
-
-struct world {
-    int init, every, slow, sticky;
-    int devices, gpus, processes, xids, lacks, fails, samples;
-    struct device device[MOST_DEVICES];
-    struct process process[MOST_PROCESSES];
-    struct xid xid[MOST_XIDS];
-    char lack[MOST_LACKS][64];
-    struct failure fail[MOST_FAILS];
-    struct sample sample[MOST_SAMPLES];
 };
 
 /* A handle outlives the lines it was made from, as a real one does. */
@@ -142,130 +85,6 @@ static int handles_used;
 static int initialised;
 static struct world now; /* only under the lock */
 
-/* ---- the state file ---- */
-
-static struct device *find(struct world *world, const char *uuid)
-{
-    for (int i = 0; i < world->devices; i++)
-        if (strcmp(world->device[i].uuid, uuid) == 0)
-            return &world->device[i];
-    return NULL;
-}
-
-static void add_process(struct world *world, const char *uuid, int pid, u64 memory, char kind)
-{
-    if (world->processes == MOST_PROCESSES)
-        return;
-    struct process *process = &world->process[world->processes++];
-    strcpy(process->uuid, uuid);
-    process->pid = (unsigned)pid;
-    process->memory = memory;
-    process->kind = kind;
-}
-
-static struct device *add(struct world *world, const char *uuid, u64 total, u64 reserved,
-                          const char *name)
-{
-    if (world->devices == MOST_DEVICES)
-        return NULL;
-    struct device *device = &world->device[world->devices++];
-    strcpy(device->uuid, uuid);
-    snprintf(device->name, NAME_SIZE, "%s", name);
-    device->total = total;
-    device->reserved = reserved;
-    device->gi = 0xFFFFFFFF;
-    device->recovery = -1;
-    device->persistence = 1;
-    return device;
-}
-
-static void read_line(struct world *world, char *line)
-{
-    char uuid[UUID_SIZE], other[UUID_SIZE], word[64], flag[16], kind;
-    unsigned gi;
-    u64 total, reserved, number = 1;
-    int pid, name = 0;
-    struct device *device;
-    struct sample *sample = &world->sample[world->samples];
-    struct xid *xid = &world->xid[world->xids];
-    struct failure *failure = &world->fail[world->fails];
-
-    line[strcspn(line, "\n")] = 0;
-    if (sscanf(line, "init %d", &world->init) == 1 || sscanf(line, "every %d", &world->every) == 1 ||
-        sscanf(line, "slow %d", &world->slow) == 1 || sscanf(line, "sticky %d", &world->sticky) == 1)
-        return;
-    if (sscanf(line, "lacks %63s", word) == 1 && world->lacks < MOST_LACKS)
-        strcpy(world->lack[world->lacks++], word);
-    else if (sscanf(line, "gpu %95s %llu %llu %n", uuid, &total, &reserved, &name) == 3 && name) {
-        if ((device = add(world, uuid, total, reserved, line + name)) != NULL)
-            device->index = (unsigned)world->gpus++;
-    } else if (sscanf(line, "mig %95s %95s %u %*u %llu %llu %n", other, uuid, &gi, &total,
-                      &reserved, &name) == 5 &&
-               name) {
-        if ((device = find(world, other)) != NULL)
-            device->migmode = 1;
-        if ((device = add(world, uuid, total, reserved, line + name)) != NULL) {
-            strcpy(device->parent, other);
-            device->is_mig = 1;
-            device->gi = gi;
-        }
-    } else if (sscanf(line, "proc %95s %d %63s %c %15s", uuid, &pid, word, &kind, flag) == 5) {
-        if (strcmp(flag, "stays") == 0 || start_of(pid))
-            add_process(world, uuid, pid, word[0] == '?' ? ~0ULL : strtoull(word, NULL, 10), kind);
-    } else if (world->samples < MOST_SAMPLES &&
-               sscanf(line, "work %95s %u %u %llu", sample->uuid, &sample->pid, &sample->percent,
-                      &sample->stamp) == 4) {
-        world->samples++;
-    } else if (world->xids < MOST_XIDS &&
-               sscanf(line, "xid %llu %95s %llu %63s", &xid->serial, xid->uuid, &xid->number,
-                      word) == 4) {
-        xid->gi = word[0] == '-' ? 0xFFFFFFFF : (unsigned)strtoul(word, NULL, 10);
-        world->xids++;
-    } else if (world->fails < MOST_FAILS &&
-               sscanf(line, "fails %95s %63s %d", failure->uuid, failure->function,
-                      &failure->code) == 3) {
-        world->fails++;
-    } else if (sscanf(line, "%15s %95s %llu", flag, uuid, &number) >= 2 &&
-               (device = find(world, uuid)) != NULL) {
-        for (size_t i = 0; i < sizeof NUMBERS / sizeof *NUMBERS; i++)
-            if (strcmp(flag, NUMBERS[i].name) == 0)
-                *(int *)((char *)device + NUMBERS[i].place) = (int)number;
-        if (strcmp(flag, "extra") == 0)
-            device->extra = number;
-    }
-}
-
-/* The processes that use the CUDA double. */
-static void read_cuda_processes(struct world *world, const char *state_file)
-{
-    enum { CHECKPOINTED = 2 };
-    char folder[4096], path[4700], line[256], uuid[UUID_SIZE];
-    struct dirent *entry;
-    u64 start, context, memory;
-    int pid, state;
-
-    snprintf(folder, sizeof folder, "%s.procs", state_file);
-    DIR *listing = opendir(folder);
-    while (listing != NULL && (entry = readdir(listing)) != NULL) {
-        state = 0;
-        if (!is_living(entry->d_name, &pid, &start))
-            continue;
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        FILE *file = fopen(path, "re");
-        if (file == NULL)
-            continue;
-        while (fgets(line, sizeof line, file) != NULL) {
-            sscanf(line, "state %d", &state);
-            if (sscanf(line, "mem %95s %llu %llu", uuid, &context, &memory) == 3 &&
-                state != CHECKPOINTED)
-                add_process(world, uuid, pid, context + memory, 'C');
-        }
-        fclose(file);
-    }
-    if (listing != NULL)
-        closedir(listing);
-}
-
 static struct handle *handle_of(const char *uuid)
 {
     for (int i = 0; i < handles_used; i++)
@@ -280,19 +99,9 @@ static struct handle *handle_of(const char *uuid)
 /* Only under the lock. */
 static int look(void)
 {
-    char *line = NULL;
-    size_t room = 0;
-    const char *path = getenv("NVML_STUB_STATE");
-    FILE *file = path == NULL ? NULL : fopen(path, "re");
-
-    memset(&now, 0, sizeof now);
-    if (file == NULL)
+    if (!read_world(&now))
         return DRIVER_NOT_LOADED;
-    while (getline(&line, &room, file) >= 0)
-        read_line(&now, line);
-    free(line);
-    fclose(file);
-    read_cuda_processes(&now, path);
+    list_processes(&now);
     for (int i = 0; now.sticky && i < now.devices; i++) {
         struct handle *handle = handle_of(now.device[i].uuid);
         if (handle == NULL)
@@ -368,23 +177,6 @@ static int leave(int code)
 {
     pthread_mutex_unlock(&lock);
     return code;
-}
-
-static u64 used_by_processes(const struct device *device)
-{
-    u64 sum = 0;
-    for (int i = 0; i < now.processes; i++) {
-        int earlier = 0;
-        if (strcmp(now.process[i].uuid, device->uuid) != 0 || now.process[i].memory == ~0ULL)
-            continue;
-        for (int j = 0; j < i; j++) /* one process on two lists holds its memory once */
-            earlier |= now.process[j].pid == now.process[i].pid &&
-                       now.process[j].kind != now.process[i].kind &&
-                       strcmp(now.process[j].uuid, device->uuid) == 0;
-        if (!earlier)
-            sum += now.process[i].memory;
-    }
-    return sum;
 }
 
 static int copy(char *to, unsigned size, const char *text)
@@ -503,7 +295,7 @@ EXPORT int nvmlDeviceGetMemoryInfo(struct handle *handle, struct memory *memory)
 {
     ENTER(__func__)
     memory->total = device->total;
-    memory->used = device->reserved + device->extra + used_by_processes(device);
+    memory->used = device->reserved + device->extra + used_by_processes(&now, device);
     memory->free = memory->total - memory->used;
     return leave(SUCCESS);
 }
@@ -515,7 +307,7 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(struct handle *handle, struct memory_v2 *m
         return leave(VERSION_MISMATCH);
     memory->total = device->total;
     memory->reserved = device->reserved;
-    memory->used = device->extra + used_by_processes(device);
+    memory->used = device->extra + used_by_processes(&now, device);
     memory->free = memory->total - memory->reserved - memory->used;
     return leave(SUCCESS);
 }
@@ -604,13 +396,13 @@ static int list(const char *function, char kind, struct handle *handle, unsigned
     ENTER(function)
     if (device->is_mig && kind != 'C')
         return leave(NOT_SUPPORTED);
-    for (int i = 0; i < now.processes; i++) {
-        const struct process *process = &now.process[i];
-        if (process->kind != kind || strcmp(process->uuid, device->uuid) != 0)
+    for (int i = 0; i < now.entries; i++) {
+        const struct entry *entry = &now.entry[i];
+        if (entry->kind != kind || strcmp(entry->uuid, device->uuid) != 0)
             continue;
         if (found < room && info != NULL) {
-            info[found].pid = process->pid;
-            info[found].memory = process->memory;
+            info[found].pid = entry->pid;
+            info[found].memory = entry->memory;
             info[found].gi = device->gi;
             info[found].ci = 0xFFFFFFFF;
         }

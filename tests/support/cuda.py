@@ -14,7 +14,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, Self
@@ -97,10 +97,6 @@ class CudaWorld(NvmlWorld):
         """``cuDriverGetVersion``; below 12080 the driver has no checkpoints, from 13000 maps."""
         self._set_cuda("version", "", str(version))
 
-    def refuse_cuda(self, code: Cuda | None) -> None:
-        """``cuInit`` answers so; ``None``: it works again."""
-        self._set_cuda("init", "", None if code is None else str(code.value))
-
     def set_rate(self, bytes_per_second: int) -> None:
         """How fast checkpoints and restores copy; 0: at once."""
         self._set_cuda("rate", "", str(bytes_per_second))
@@ -154,9 +150,9 @@ class CudaWorld(NvmlWorld):
 
     # Processes
 
-    def program(self, environ: Mapping[str, str] | None = None, *, device: int = 0) -> CudaProgram:
-        """A process that uses CUDA on the given device (of those it may see)."""
-        return CudaProgram(self.environ(environ), device)
+    def program(self, environ: Mapping[str, str] | None = None) -> CudaProgram:
+        """A process that uses CUDA on the first GPU that it may see."""
+        return CudaProgram(self.environ(environ))
 
     def state_of(self, pid: int) -> int | None:
         """The driver's state of a process as a number; ``None``: it does not use CUDA."""
@@ -183,170 +179,60 @@ class CudaWorld(NvmlWorld):
                 with contextlib.suppress(FileNotFoundError):
                     yield file.read_text()
 
-    def _set_cuda(self, kind: str, function: str, value: str | None) -> None:
-        if value is None:
-            self._cuda.pop((kind, function), None)
-        else:
-            self._cuda[kind, function] = " ".join(
-                word for word in ("cuda", kind, function, value) if word
-            )
+    def _set_cuda(self, kind: str, function: str, value: str) -> None:
+        words = ("cuda", kind, function, value)
+        self._cuda[kind, function] = " ".join(filter(None, words))
         self._write()
 
     def _more_lines(self) -> list[str]:
         return list(self._cuda.values())
 
 
-_PROGRAM = """
-import ctypes, json, os, sys, zlib
-from cuda.bindings import driver
+class Told:
+    """A process that does what it is told, one JSON command a line.
 
-class Failed(Exception):
-    pass
-
-def must(answer):
-    if int(answer[0]):
-        raise Failed(int(answer[0]))
-    return answer[1] if len(answer) == 2 else answer[1:]
-
-def start():
-    must(driver.cuInit(0))
-    context = must(driver.cuDevicePrimaryCtxRetain(int(sys.argv[1])))
-    must(driver.cuCtxSetCurrent(context))
-
-blocks = {}
-
-def allocate(size):
-    pointer = must(driver.cuMemAlloc(size))
-    blocks[int(pointer)] = pointer
-    return int(pointer)
-
-def free(address):
-    must(driver.cuMemFree(blocks.pop(address)))
-
-def write(address, text):
-    data = text.encode()
-    must(driver.cuMemcpyHtoD(blocks[address], data, len(data)))
-
-def checksum(address, size):
-    data = bytearray(size)
-    must(driver.cuMemcpyDtoH(ctypes.addressof((ctypes.c_char * size).from_buffer(data)),
-                             blocks[address], size))
-    return zlib.crc32(data)
-
-def info():
-    return [int(size) for size in must(driver.cuMemGetInfo())]
-
-def work(milliseconds):
-    must((ctypes.CDLL("libcuda.so.1").cuda_stub_work(milliseconds),))
-
-def ping():
-    return os.getpid()
-
-out = os.fdopen(os.dup(1), "w", buffering=1)
-for line in sys.stdin:
-    name, arguments = json.loads(line)
-    try:
-        answer = {"value": globals()[name](*arguments)}
-    except Failed as error:
-        answer = {"code": error.args[0]}
-    out.write(json.dumps(answer) + "\\n")
-"""
-
-
-class DriverSaid(Exception):
-    """A call of the program failed; ``code`` is the driver's."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(f"CUDA error {code}")
-        self.code = code
-
-
-class CudaProgram:
-    """A process that uses CUDA through the real cuda-bindings, told what to do line by line.
-
-    ``allocate``, ``free``, ``write``, ``checksum``, ``info`` and ``work`` wait
-    for the answer and raise :class:`DriverSaid`; ``begin`` does not wait, and
-    ``finish`` takes its answer later, as for a call that blocks.
+    ``call`` waits for the answer; ``begin`` does not, and ``finish`` takes it later, as for a call
+    that blocks. It is killed at the end of the context.
     """
 
-    def __init__(self, environ: Mapping[str, str], device: int = 0, *, start: bool = True) -> None:
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        pipe = subprocess.PIPE
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, str(device)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-            env={**environ, "JUPYTER_GPUSHARE": "off"},
+            command, stdin=pipe, stdout=pipe, text=True, bufsize=1, env=environ
         )
-        if start:
-            try:
-                self.call("start")
-            except BaseException:
-                self.kill()
-                raise
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._pipes = self._process.stdin, self._process.stdout
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def allocate(self, size: int) -> int:
-        """Its address."""
-        return int(self.call("allocate", size))
-
-    def free(self, address: int) -> None:
-        self.call("free", address)
-
-    def write(self, address: int, text: str) -> None:
-        self.call("write", address, text)
-
-    def checksum(self, address: int, size: int) -> int:
-        return int(self.call("checksum", address, size))
-
-    def info(self) -> tuple[int, int]:
-        """Free and total bytes of its GPU."""
-        free, total = self.call("info")
-        return free, total
-
-    def work(self, milliseconds: int) -> None:
-        """Keep the GPU busy for so long, without waiting for it."""
-        self.call("work", milliseconds)
-
-    def call(self, name: str, *arguments: Any) -> Any:
+    def call(self, name: str, *arguments: Any, within: float = 120.0) -> Any:
         self.begin(name, *arguments)
-        return self.finish()
+        return self.finish(within)
 
     def begin(self, name: str, *arguments: Any) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([name, arguments]) + "\n")
+        with contextlib.suppress(BrokenPipeError):
+            self._pipes[0].write(json.dumps([name, arguments]) + "\n")
 
-    def finish(self, seconds: float = 60.0) -> Any:
-        assert self._process.stdout is not None
-        if not self.has_answered(seconds):
-            raise AssertionError("the program does not answer: does its call hang?")
-        line = self._process.stdout.readline()
-        if not line:
-            raise AssertionError(f"the program has ended with {self._process.wait(60)}")
+    def finish(self, within: float = 60.0) -> Any:
+        assert self.has_answered(within), "the program does not answer: does its call hang?"
+        line = self._pipes[1].readline()
+        assert line, f"the program has ended with {self._process.wait(60)}"
         answer = json.loads(line)
-        if "code" in answer:
-            raise DriverSaid(answer["code"])
+        assert "error" not in answer, answer["error"]
         return answer["value"]
 
     def has_answered(self, seconds: float) -> bool:
         """Whether an answer (or its end) is there within ``seconds``."""
-        return bool(select.select([self._process.stdout], [], [], seconds)[0])
+        return bool(select.select([self._pipes[1]], [], [], seconds)[0])
 
     def kill(self) -> None:
         self._process.kill()
-        self._close()
-
-    def wait(self, seconds: float = 60.0) -> int:
-        return self._process.wait(seconds)
-
-    def _close(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        for pipe in self._pipes:
+            with contextlib.suppress(OSError):
+                pipe.close()
         self._process.wait(60)
 
     def __enter__(self) -> Self:
@@ -354,6 +240,23 @@ class CudaProgram:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+
+
+class CudaProgram(Told):
+    """A process that uses CUDA through the real cuda-bindings (``support/cudaprogram.py``)."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        command = [sys.executable, "-P", str(Path(__file__).with_name("cudaprogram.py"))]
+        super().__init__(command, {**environ, "JUPYTER_GPUSHARE": "off"})
+        try:
+            self.call("start")
+        except BaseException:
+            self.kill()
+            raise
+
+    def allocate(self, size: int) -> int:
+        """Its address."""
+        return int(self.call("allocate", size))
 
 
 def end_helper(place: Path) -> None:
