@@ -10,20 +10,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
 from support.cuda import children_of
 from support.kernel import Kernel
-from support.livenode import LiveNode, until
+from support.livenode import CLI, LiveNode, until
 from support.node import token_file
-from support.torch_stand_in import STAND_IN
 
 from jupyter_gpushare.client.errors import PREEMPTED
 
 STEPS = 400
 ASKS = ("run", "--class", "interactive", "--", "true")
+RUN = (*CLI, "run", "--memory", "20GiB")
 WITHIN = 120.0  # seconds; torch is imported several times, on a busy machine
 
 #: What docs/batch.md shows, with a data set, a scheduler, dropout, and a log of what was done.
@@ -77,13 +77,10 @@ torch.save(state(), result)
 
 
 @contextmanager
-def live(folder: Path, config: str = "", **policy: float) -> Iterator[LiveNode]:
+def live(folder: Path, **policy: float) -> Iterator[LiveNode]:
     """One GPU, and people known by tokens: the programs are Bob's."""
     options = [f"--Policy.{name}={value}" for name, value in policy.items()]
-    people = token_file(folder, "alice", "bob", "carol")
-    node = LiveNode(folder, "1x24GiB", people, *options)
-    node.config.write_text(config)
-    with node as running:
+    with LiveNode(folder, "1x24GiB", token_file(folder, "bob", "carol"), *options) as running:
         running.environ.update(person("bob"))
         yield running
 
@@ -121,17 +118,13 @@ class Batch:
     """``run --requeue`` of a script; what it prints is in files."""
 
     def __init__(
-        self, node: LiveNode, script: Path, *arguments: str, signal_: str = "TERM", **asks: str
+        self, node: LiveNode, script: Path, *arguments: str, signal_: str = "TERM"
     ) -> None:
         self.out, self.err = script.with_suffix(".out"), script.with_suffix(".err")
-        asks = {"memory": "20GiB", **asks}
-        options = [word for name, value in asks.items() for word in (f"--{name}", value)]
-        if "class" not in asks:
-            options += ["--requeue", "--stop-signal", signal_]
-        command = [sys.executable, "-m", "jupyter_gpushare.cli", "run", *options, "--"]
+        command = [*RUN, "--requeue", "--stop-signal", signal_, "--", sys.executable]
         with self.out.open("w") as out, self.err.open("w") as err:
             self.process = subprocess.Popen(
-                [*command, sys.executable, str(script), *arguments],
+                [*command, str(script), *arguments],
                 env=node.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -142,11 +135,17 @@ class Batch:
         """Wait until it has printed so many lines that begin so."""
         until(lambda: len(lines(self.out, word)) >= least or self._ended(), word, WITHIN)
 
+    def ends(self, code: int = 0) -> None:
+        assert self.process.wait(WITHIN) == code, self.err.read_text()
+
     def _ended(self) -> bool:
         assert self.process.poll() is None, self.err.read_text()
         return False
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """End it and its command, which would live on."""
         commands = children_of(self.process.pid) if self.process.poll() is None else []
         self.process.kill()
@@ -154,6 +153,24 @@ class Batch:
         for command in commands:
             with suppress(ProcessLookupError):
                 os.kill(command, signal.SIGKILL)
+
+
+@contextmanager
+def carol_asks(node: LiveNode) -> Iterator[None]:
+    """A person's command that wants the GPU."""
+    with node.spawn(*ASKS, environ=person("carol")) as carol:
+        try:
+            yield
+            _out, said = carol.communicate(timeout=60)
+            assert carol.returncode == 0, said
+        finally:
+            carol.kill()
+
+
+def has_its_turn(node: LiveNode) -> None:
+    """Carol's command has had the GPU, and has ended."""
+    done = node.cli(*ASKS, environ=person("carol"))
+    assert done.returncode == 0, done.stderr
 
 
 def plain(tmp_path: Path) -> dict[str, Any]:
@@ -175,8 +192,7 @@ def test_it_stops_for_a_persons_kernel_and_goes_on_bit_for_bit(
 ) -> None:
     script, result = tmp_path / "train.py", tmp_path / "result.pt"
     script.write_text(TRAINING)
-    batch = Batch(node, script, str(tmp_path / "last.pt"), str(result), str(STEPS), "60")
-    try:
+    with Batch(node, script, str(tmp_path / "last.pt"), str(result), str(STEPS), "60") as batch:
         batch.has("step", 40)
         (lease,) = node.json("leases")["leases"]
         assert lease["priority_class"] == "batch"
@@ -187,9 +203,7 @@ def test_it_stops_for_a_persons_kernel_and_goes_on_bit_for_bit(
             done = len(lines(batch.out, "step"))
             assert read(tmp_path / "last.pt")["step"] == done < STEPS
             until(lambda: len(node.json("status")["queue"]) == 1, "the program waits", WITHIN)
-        assert batch.process.wait(WITHIN) == 0, batch.err.read_text()
-    finally:
-        batch.close()
+        batch.ends()
     printed = [int(line.split()[1]) for line in lines(batch.out, "step")]
     assert printed == list(range(1, STEPS + 1)), "no step was lost, and none was done twice"
     assert batch.err.read_text().count("is started again") == 1
@@ -241,81 +255,21 @@ def test_one_that_is_killed_while_it_saves_goes_on_from_the_checkpoint_before(
 ) -> None:
     script, result, last = (tmp_path / name for name in ("torn.py", "result", "last"))
     script.write_text(TORN)
-    batch = Batch(node, script, str(last), str(result), str(STEPS))
-    carol = None
-    try:
+    with Batch(node, script, str(last), str(result), str(STEPS)) as batch:
         batch.has("step", 20)
-        done = node.cli(*ASKS, environ=person("carol"))
-        assert done.returncode == 0, done.stderr
+        has_its_turn(node)
         before = last.read_text().split()
         assert 20 <= len(before) < STEPS - 1
         batch.has("step", STEPS - 1)
-        carol = node.spawn(*ASKS, environ=person("carol"))
-        batch.has("saving", 1)
-        torn = Path(f"{last}.new")
-        assert 0 < torn.stat().st_size < last.stat().st_size * STEPS
-        assert last.read_text().split() == before, "it is as it was"
-        os.kill(int(lines(batch.out, "saving")[0].split()[1]), signal.SIGKILL)
-        _out, said = carol.communicate(timeout=60)
-        assert carol.returncode == 0, said
-        assert batch.process.wait(WITHIN) == 0, batch.err.read_text()
-    finally:
-        if carol is not None and carol.poll() is None:
-            carol.kill()
-            carol.communicate(timeout=60)
-        batch.close()
+        with carol_asks(node):
+            batch.has("saving", 1)
+            torn = Path(f"{last}.new")
+            assert 0 < torn.stat().st_size < last.stat().st_size * STEPS
+            assert last.read_text().split() == before, "it is as it was"
+            os.kill(int(lines(batch.out, "saving")[0].split()[1]), signal.SIGKILL)
+        batch.ends()
     assert lines(batch.out, "up") == ["up 0 0", f"up 1 {len(before)}", f"up 2 {len(before)}"]
     assert result.read_text().split() == [str(step) for step in range(1, STEPS + 1)]
-
-
-#: A program that names no gate: the ends of its optimizer's steps are its gates. Steps are seen
-#: in a torch that can use GPUs, or in its stand-in.
-STEPS_ONLY = (
-    STAND_IN
-    + """
-USES_GPU = False
-import time
-import torch
-import jupyter_gpushare as gpushare
-
-net = torch.nn.Linear(2, 1)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-steps = ended = 0
-optimizer.register_step_post_hook(lambda *_: globals().update(ended=ended + 1))
-
-@gpushare.on_preempt
-def save():
-    print("saved", ended - steps, flush=True)
-
-while True:
-    net(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-    time.sleep(0.02)
-    steps += 1
-    print("step", flush=True)
-"""
-)
-
-
-def test_a_program_with_a_lease_of_its_own_saves_at_a_steps_end_and_ends_with_75(
-    node: LiveNode, tmp_path: Path
-) -> None:
-    """Without a named gate a step's end is one. Nobody runs it again."""
-    script = tmp_path / "steps.py"
-    script.write_text(STEPS_ONLY)
-    environ = {**node.environ, "JUPYTER_GPUSHARE_CLASS": "batch"}
-    command = [sys.executable, str(script)]
-    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as program:
-        try:
-            assert program.stdout is not None
-            assert [program.stdout.readline() for _ in range(3)] == ["step\n"] * 3
-            done = node.cli(*ASKS, environ=person("carol"))
-            assert done.returncode == 0, done.stderr
-            out, _ = program.communicate(timeout=60)
-        finally:
-            program.kill()
-    assert program.returncode == PREEMPTED
-    assert out.splitlines()[-1] == "saved 1", "the step has ended, its loop has not gone on"
 
 
 LIGHTNING = """
@@ -379,14 +333,10 @@ except SystemExit as stopped:
 def test_lightning_stops_by_its_own_hook_and_goes_on(node: LiveNode, tmp_path: Path) -> None:
     script, steps = tmp_path / "fit.py", 50
     script.write_text(LIGHTNING)
-    batch = Batch(node, script, str(tmp_path), str(steps), "0.05")
-    try:
+    with Batch(node, script, str(tmp_path), str(steps), "0.05") as batch:
         batch.has("step", 10)
-        done = node.cli(*ASKS, environ=person("carol"))
-        assert done.returncode == 0, done.stderr
-        assert batch.process.wait(WITHIN) == 0, batch.err.read_text()
-    finally:
-        batch.close()
+        has_its_turn(node)
+        batch.ends()
     assert lines(batch.out, "up") == ["up 0", "up 1"], "its code says that it has stopped"
     printed = batch.out.read_text().partition("done")[0]
     steps_done = [int(line.split()[1]) for line in printed.splitlines() if line[:4] == "step"]
@@ -395,8 +345,8 @@ def test_lightning_stops_by_its_own_hook_and_goes_on(node: LiveNode, tmp_path: P
     assert same(read(tmp_path / "result.pt"), read(tmp_path / "plain.pt"))
 
 
-#: A program that joins the lease by which it runs; torch, by which it would, takes long to load.
-JOINS = """
+#: A program with a gate. Torch, by whose import it would ask, takes long to load.
+GATED = """
 import time
 from jupyter_gpushare.client.acquire import broker
 import jupyter_gpushare as gpushare
@@ -414,22 +364,24 @@ while True:
 """
 
 
-def test_run_passes_the_ask_on_to_a_command_that_said_how(node: LiveNode, tmp_path: Path) -> None:
-    """Without --requeue it ends with 75, for whoever starts it again."""
-    script = tmp_path / "joined.py"
-    script.write_text(JOINS)
-    options = ("--class", "batch", "--memory", "20GiB")
-    running = node.spawn("run", *options, "--", sys.executable, str(script))
-    try:
-        assert running.stdout is not None
-        assert running.stdout.readline() == "up\n"
-        done = node.cli(*ASKS, environ=person("carol"))
-        assert done.returncode == 0, done.stderr
-        out, err = running.communicate(timeout=60)
-        assert (out, running.returncode) == ("saved\n", PREEMPTED), err
-    finally:
-        running.kill()
-        running.wait(60)
+@pytest.mark.parametrize("under_run", [False, True])
+def test_a_program_that_said_how_saves_at_its_gate_and_ends_with_75(
+    node: LiveNode, tmp_path: Path, under_run: bool
+) -> None:
+    """For whoever starts it again: nobody does. `run` passes the ask on."""
+    script = tmp_path / "gated.py"
+    script.write_text(GATED)
+    command = [*((*RUN, "--") if under_run else ()), sys.executable, str(script)]
+    environ = {**node.environ, "JUPYTER_GPUSHARE_CLASS": "batch"}
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as program:
+        try:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "up\n"
+            has_its_turn(node)
+            out, _ = program.communicate(timeout=60)
+        finally:
+            program.kill()
+    assert (out, program.returncode) == ("saved\n", PREEMPTED)
 
 
 #: A program that is asked by the signal to which it listens, and ends when it is told to, with the
@@ -451,20 +403,14 @@ def waiting(tmp_path: Path) -> Iterator[tuple[Batch, Path]]:
     """A program that was asked for Carol, and has said that it goes on."""
     script, file = tmp_path / "told.py", tmp_path / "code"
     script.write_text(TOLD)
-    with live(tmp_path, stop_after=0.2, stop_grace=0.5) as node:
-        batch = Batch(node, script, str(file), signal_="USR1")
-        carol = None
-        try:
-            batch.has("up", 1)
-            carol = node.spawn(*ASKS, environ=person("carol"))
+    with (
+        live(tmp_path, stop_after=0.2, stop_grace=0.5) as node,
+        Batch(node, script, str(file), signal_="USR1") as batch,
+    ):
+        batch.has("up", 1)
+        with carol_asks(node):
             batch.has("asked", 1)
             yield batch, file
-            carol.communicate(timeout=60)
-        finally:
-            if carol is not None and carol.poll() is None:
-                carol.kill()
-                carol.communicate(timeout=60)
-            batch.close()
 
 
 def tells(file: Path, code: int) -> None:
@@ -486,7 +432,7 @@ def test_one_that_went_on_and_fails_later_is_not_started_again(
     batch, file = waiting
     until(lambda: "goes on" in batch.err.read_text(), "it said that it goes on", WITHIN)
     tells(file, 3)
-    assert batch.process.wait(WITHIN) == 3
+    batch.ends(3)
     assert lines(batch.out, "up") == ["up 0"]
 
 
@@ -496,4 +442,4 @@ def test_one_that_took_longer_to_save_is(waiting: tuple[Batch, Path]) -> None:
     tells(file, PREEMPTED)
     batch.has("up 1", 1)
     tells(file, 0)
-    assert batch.process.wait(WITHIN) == 0
+    batch.ends()
