@@ -32,9 +32,14 @@ from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method, Notice
 
 GIB = 2**30
-HERE = str(GPU["uuid"])
-THERE = "GPU-00000000-0000-0000-0000-000000000002"
-OTHER_GPU = {**GPU, "uuid": THERE, "index": 1}
+GPUS = [
+    {**GPU, "uuid": f"GPU-00000000-0000-0000-0000-00000000000{i}", "index": i} for i in range(4)
+]
+HERE, THERE = GPUS[:2], GPUS[2:]
+
+
+def uuids(gpus: list[dict[str, Any]]) -> list[str]:
+    return [gpu["uuid"] for gpu in gpus]
 
 
 class Driver:
@@ -86,15 +91,20 @@ class Task:
 
 
 GATE = {"lease": LEASE, "gate": True, "gpus": [], "message": "It computes sooner elsewhere."}
-USED = [{"uuid": HERE, "may_stay": 0, "used": 4 * GIB}]
+USED = [{"uuid": uuid, "may_stay": 0, "used": 2 * GIB} for uuid in uuids(HERE)]
 MEMORY = {**GATE, "give": "process", "why": "moved", "gpus": USED}
-GONE_THERE = ["park", f"resume {{{HERE!r}: {THERE!r}}}"]
+GONE_THERE = ["park", f"resume {dict(zip(uuids(HERE), uuids(THERE), strict=True))}"]
+
+
+def holding(gpus: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the node manager says of a lease."""
+    return {"lease": LEASE, "secret": SECRET, "gpus": gpus, "state": "held"}
 
 
 def begins(visitor: Visitor) -> None:
     """The beginning of all scripts: a lease."""
     visitor.welcome()
-    visitor.grant(visitor.expect(Method.REQUEST))
+    visitor.answer(visitor.expect(Method.REQUEST), holding(HERE))
     visitor.answer(visitor.expect(Method.STATUS), {})
 
 
@@ -122,10 +132,8 @@ def refuses(reason: Reason, message: str) -> Script:
     return lambda visitor: visitor.refuse(visitor.expect(Method.PARKING), reason, message)
 
 
-def gives(visitor: Visitor, gpu: Mapping[str, Any] = OTHER_GPU) -> None:
-    call = visitor.expect(Method.RESUME)
-    told = {"lease": LEASE, "secret": SECRET, "gpus": [gpu], "state": "held"}
-    visitor.answer(call, told)
+def gives(visitor: Visitor, gpus: list[dict[str, Any]] = THERE) -> None:
+    visitor.answer(visitor.expect(Method.RESUME), holding(gpus))
 
 
 def queues(visitor: Visitor) -> None:
@@ -167,7 +175,7 @@ def test_it_gives_its_memory_at_its_gate_and_goes_on_elsewhere() -> None:
     with task(takes, gives, hears, lets_compute) as alice:
         alice.comes_to_a_gate()
         assert alice.driver.log == GONE_THERE
-        assert alice.environ["CUDA_VISIBLE_DEVICES"] == THERE
+        assert alice.environ["CUDA_VISIBLE_DEVICES"] == ",".join(uuids(THERE))
         assert alice.is_held
         assert any("Paused: its memory (4 GiB) waits in host memory" in one for one in alice.said)
         assert alice.node.calls(Method.GAVE)[0].params.movable == "kind"
@@ -217,14 +225,14 @@ def test_who_could_only_come_back_to_the_same_gpu_keeps_its_memory_and_says_why(
         alice.comes_to_a_gate()
         assert not alice.driver.log
         assert alice.is_held
-        assert alice.environ["CUDA_VISIBLE_DEVICES"] == HERE
+        assert alice.environ["CUDA_VISIBLE_DEVICES"] == ",".join(uuids(HERE))
 
 
 def test_for_another_request_it_may_come_back_to_the_same_gpu() -> None:
     def asks_for_another(visitor: Visitor) -> None:
         visitor.notify(Notice.RECALL, {**MEMORY, "why": "served"})
 
-    script = (takes, partial(gives, gpu=GPU), lets_compute)
+    script = (takes, partial(gives, gpus=HERE), lets_compute)
     with task(*script, asked=asks_for_another, migration=False) as alice:
         alice.comes_to_a_gate()
         assert alice.driver.log == ["park", "resume {}"]
@@ -342,8 +350,7 @@ OURS = os.path.join("jupyter_gpushare", "client")
 def answers_all(visitor: Visitor) -> None:
     while True:
         call = visitor.read()
-        granted = {"lease": LEASE, "secret": SECRET, "gpus": [OTHER_GPU], "state": "held"}
-        visitor.answer(call, granted if call.method is Method.RESUME else {"state": "held"})
+        visitor.answer(call, holding(THERE) if call.method is Method.RESUME else {"state": "held"})
         if call.method is Method.TURN_ASK:
             visitor.notify(Notice.TURN, {"lease": LEASE, "gpus": [], "quantum": None})
 
@@ -361,7 +368,8 @@ def test_an_interrupt_at_any_line_leaves_nothing_half_moved() -> None:
             assert not alice.broker._memory.holds, line.where
             moved = bool(alice.driver.log)
             alice.node.wait_for(Method.RESTORED if moved else Method.KEPT)
-            assert alice.environ["CUDA_VISIBLE_DEVICES"] == (THERE if moved else HERE), line.where
+            there = ",".join(uuids(THERE if moved else HERE))
+            assert alice.environ["CUDA_VISIBLE_DEVICES"] == there, line.where
             assert len(told) == moved, f"{line.where}: the limits are those of the new GPU"
         if not line.where:
             break

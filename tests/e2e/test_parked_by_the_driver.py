@@ -6,40 +6,20 @@ NVML are our own doubles (tests/cuda_stub, tests/nvml_stub), which share one wor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from support.cuda import GIB, Call, Cuda
-from support.driverstage import (
-    FILL,
-    READ,
-    Stage,
-    Wish,
-    cuda_stubs,
-    cuda_world,
-    fill,
-    lasting_stage,
-    shared_stage,
-    shows,
-    staged,
-)
-from support.kernel import Kernel, Shown, runs_long
+from support.driverstage import FILL, READ, Stage, cuda_stubs, fill, lasting_stage, shared_stage
+from support.kernel import Kernel, Shown, runs_long, shows
 from support.node import until
 
 from jupyter_gpushare.protocol.messages import Method
 
-__all__ = ["cuda_stubs", "cuda_world", "lasting_stage", "shared_stage"]
+__all__ = ["cuda_stubs", "lasting_stage", "shared_stage"]
 
 
 @pytest.fixture
-def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
-    """That of the module, or one of the test's own where it wishes for something."""
-    if wish := getattr(request, "param", None):
-        with staged(request.getfixturevalue("cuda_world"), tmp_path, wish) as made:
-            yield made
-    else:
-        yield request.getfixturevalue("shared_stage")
+def stage(shared_stage: Stage) -> Stage:
+    return shared_stage
 
 
 def bob_wants(stage: Stage, kernel: Kernel) -> Shown:
@@ -156,82 +136,3 @@ def test_after_a_release_cuda_keeps_some_memory_and_others_get_the_rest(stage: S
 
         until(lambda: not gpu()["tasks"], "nobody's task is there")
         assert 0 < gpu()["reserved"] < GIB, "sweeps and elastic jobs may have the rest"
-
-
-#: The same on both of two GPUs, with another word on each.
-FILL_BOTH = """
-import ctypes
-from cuda.bindings import driver
-def must(answer):
-    assert not int(answer[0]), answer[0]
-    return answer[1] if len(answer) == 2 else None
-must(driver.cuInit(0))
-words, blocks, contexts = [b"first", b"other"], [], []
-for device, word in enumerate(words):
-    contexts.append(must(driver.cuDevicePrimaryCtxRetain(device)))
-    must(driver.cuCtxSetCurrent(contexts[-1]))
-    blocks.append(must(driver.cuMemAlloc(4 * 2**30)))
-    must(driver.cuMemcpyHtoD(blocks[-1], word, len(word)))
-"""
-READ_BOTH = """
-found = []
-for context, block in zip(contexts, blocks):
-    must(driver.cuCtxSetCurrent(context))
-    data = bytearray(5)
-    must(driver.cuMemcpyDtoH(ctypes.addressof((ctypes.c_char * 5).from_buffer(data)), block, 5))
-    found.append(bytes(data).decode())
-print("read:", *found)
-"""
-
-
-@pytest.mark.parametrize(
-    "stage",
-    [Wish(gpus=4, config="c.Quotas.default = {'gpus': 2}\nc.Policy.min_idle = 0.5\n")],
-    indirect=True,
-)
-def test_several_gpus_go_to_others_in_one_move(stage: Stage) -> None:
-    stage.world.set_version(13000)
-    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
-        alice.ok("%gpushare request --gpus 2")
-        alice.ok(FILL_BOTH)
-        stage.until_measured("alice", 4 * GIB)
-        had = gpus_of(stage, "alice")
-        alice.ok("%gpushare park")
-        stage.until_state("alice", "parked")
-        until(lambda: not stage.lease("alice")["gpus"], "nothing of her is there any more")
-        bob.ok("%gpushare request --gpus 2")
-        assert gpus_of(stage, "bob") == had
-        busy = runs_long(bob)
-        assert alice.ok(READ_BOTH).stream().strip() == "read: first other", "each is what it was"
-        now = gpus_of(stage, "alice")
-        assert len(now) == 2
-        assert not now & had
-        assert set(stage.world.held_by(alice.pid)) == now
-        bob.interrupt()
-        bob.finish(busy)
-
-
-def gpus_of(stage: Stage, who: str) -> set[str]:
-    return {gpu["uuid"] for gpu in stage.lease(who)["gpus"]}
-
-
-@pytest.mark.parametrize("stage", [Wish(config="c.Policy.max_tasks_per_gpu = 2\n")], indirect=True)
-def test_what_took_more_than_its_lease_comes_back_only_where_all_of_it_fits(stage: Stage) -> None:
-    """A restore that meets a full GPU loses the process for good."""
-    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
-        alice.ok("%gpushare request --memory 1GiB")
-        alice.ok(FILL)
-        stage.until_measured("alice", 4 * GIB)
-        alice.ok("%gpushare park")
-        stage.until_state("alice", "parked")
-        bob.ok("%gpushare request --memory 9GiB")
-        busy = bob.start(FILL.replace("4 * 2**30", "8 * 2**30") + "\nimport time; time.sleep(600)")
-        stage.until_measured("bob", 8 * GIB)
-        cell = alice.start(READ)
-        until(lambda: stage.root.call(Method.STATUS)["queue"], "3 GiB are free, and she waits")
-        assert stage.world.state_of(alice.pid) == 2, "nothing is tried"
-        bob.interrupt()
-        bob.finish(busy)
-        bob.run("%gpushare release")  # he may be asked for it already, and is parked then
-        bob.manager.shutdown_kernel(now=True)
-        assert alice.finish(cell).stream().strip() == "read: b'alice was here'"
