@@ -75,33 +75,6 @@ def test_a_crash_of_ours_ends_the_process_instead_of_leaving_everybody_hanging(
     assert "ZeroDivisionError" in said
 
 
-def test_a_record_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
-    with (
-        RunningNode(tmp_path, arguments=["--record=/dev/full"]) as node,
-        node.client() as client,
-    ):
-        client.request()
-        client.request()
-        assert node.story().count("No space left on device") == 1
-
-
-def test_no_broken_observer_ends_the_node_manager(tmp_path: Path) -> None:
-    node = WithABug(tmp_path, config="c.NodeManagerApp.measure_interval = 0.05\n")
-    node.bug = (
-        "from jupyter_gpushare.node.wire import statuses\n"
-        "def broken(*_): raise ZeroDivisionError('a bug')\n"
-        "statuses.figures = broken"
-    )
-    with node, node.client() as client:
-        client.call(Method.WATCH)
-        lease = client.request()["lease"]
-        client.wait_notice(Notice.CHANGED)
-        client.call(Method.RELEASE, lease=lease)
-        client.request()
-        until(lambda: "failed. Leases and grants go on" in node.story(), "it is told")
-        assert node.story().count("ZeroDivisionError: a bug") == 1
-
-
 @needs_root
 def test_who_cannot_be_told_is_hung_up_on_and_the_others_are_told() -> None:
     """A client that would wait for ever for an answer comes back instead."""

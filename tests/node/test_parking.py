@@ -5,15 +5,14 @@ Over the real socket of the real node manager.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import GIB, NodeClient, RemoteError, RunningNode, until
+from support.node import NodeClient, RemoteError, RunningNode
 
 from jupyter_gpushare.protocol.errors import Reason
-from jupyter_gpushare.protocol.messages import CallId, Method, Notice
+from jupyter_gpushare.protocol.messages import Method, Notice
 
 CONFIG = (
     "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.2\n"
@@ -112,59 +111,3 @@ def test_a_parked_lease_survives_a_restart_with_its_place(tmp_path: Path) -> Non
             waiting = alice.send(Method.RESUME, lease=lease)
             bob.call(Method.RELEASE, lease=bobs)
             assert alice.wait(waiting)["state"] == "held"
-
-
-# -- two notebooks of one person, and a quota of one GPU ------------------------------------------
-
-OWN = "Your own tasks hold 1 of the 1 GPU that your quota allows"
-CROWDED = (
-    'c.Quotas.users = {"alice": {"gpus": 1}, "bob": {"gpus": 2}}\nc.Policy.max_tasks_per_gpu = 4\n'
-)
-
-
-def held(client: NodeClient) -> int:
-    return client.call(Method.STATUS)["quota"]["used_gpus"]
-
-
-def crowd(alice: NodeClient, bob: NodeClient) -> tuple[str, str]:
-    """Her notebook has 8 GiB on GPU 0, and Bob the rest of it and nothing of GPU 1."""
-    first = alice.request(kernel_id="first", memory=8 * GIB)
-    other = bob.request(kernel_id="b1", memory=16 * GIB)
-    here = bob.request(kernel_id="b2", memory=16 * GIB)
-    assert [x["gpus"][0]["index"] for x in (first, other, here)] == [0, 1, 0]
-    bob.call(Method.RELEASE, lease=other["lease"])
-    until(lambda: bob.call(Method.STATUS)["gpus"][1]["tasks"] == 0, "GPU 1 is free")
-    return first["lease"], here["lease"]
-
-
-def other_waits(alice: NodeClient, bob: NodeClient) -> CallId:
-    """Her second notebook wants more than the first leaves there, and may have no other GPU."""
-    second = alice.ask(kernel_id="second", memory=16 * GIB)
-    assert OWN in alice.wait_notice(Notice.QUEUED)["message"]
-    # To others she only waits.
-    assert OWN not in json.dumps(bob.call(Method.STATUS)["queue"])
-    assert not alice.answered(second)
-    return second
-
-
-def test_an_idle_first_notebook_is_asked_to_make_room_for_the_second(tmp_path: Path) -> None:
-    """And takes its turn again when the second is idle: neither has to be ended."""
-    with (
-        node(tmp_path, CROWDED, "2x24GiB") as running,
-        running.client("alice") as alice,
-        running.client("bob") as bob,
-    ):
-        first, _ = crowd(alice, bob)
-        idle(alice, first)
-        waiting = other_waits(alice, bob)
-        assert alice.wait_notice(Notice.RECALL)["lease"] == first
-        alice.call(Method.PARKED, lease=first, rung="driver", memory=4 * GIB, movable="same")
-        second = alice.wait(waiting)["lease"]
-        back = alice.send(Method.RESUME, lease=first)
-        assert OWN in alice.wait_notice(Notice.QUEUED)["message"]
-        assert held(alice) == 1
-        idle(alice, second)
-        assert alice.wait_notice(Notice.RECALL)["lease"] == second
-        alice.call(Method.PARKED, lease=second)
-        assert alice.wait(back)["gpus"][0]["index"] == 0
-        assert held(alice) == 1

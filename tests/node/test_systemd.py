@@ -17,7 +17,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -297,34 +297,27 @@ def test_the_watchdog_hears_it_twice_in_its_time(place: Path) -> None:
                 assert ear.speaker == node.pid
 
 
-def test_a_node_manager_that_does_not_answer_gives_no_sign_of_life(place: Path) -> None:
-    async def scene() -> None:
-        answers = asyncio.Event()
-
+async def test_a_node_manager_that_does_not_answer_gives_no_sign_of_life(place: Path) -> None:
+    async def telling(to: Ear, answers: asyncio.Event) -> None:
         async def look() -> str:
             await answers.wait()
             return "fine,\nthank you"
 
-        async def answer_at_once() -> str:
-            return "fine"
+        await systemd.keep_telling(systemd.Notifier(systemd.Ear(to.address, 0.02)), look)
 
-        def telling(to: Ear, look: Callable[[], Awaitable[str]]) -> asyncio.Task[None]:
-            notifier = systemd.Notifier(systemd.Ear(to.address, 0.02))
-            return asyncio.create_task(systemd.keep_telling(notifier, look))
-
-        tasks = [telling(ear, look), telling(others, answer_at_once)]
+    late, at_once = asyncio.Event(), asyncio.Event()
+    at_once.set()
+    with Ear(f"{place}/notify") as ear, Ear(f"{place}/others") as others:
+        tasks = [asyncio.create_task(telling(*one)) for one in ((ear, late), (others, at_once))]
         for _ in range(5):  # what another one says meanwhile shows that its time has passed
             await asyncio.to_thread(others.wait, "WATCHDOG=1")
         assert ear.next(0.0) is None
-        answers.set()
+        late.set()
         said = await asyncio.to_thread(ear.wait, "WATCHDOG=1")
         assert said == ["WATCHDOG=1", "STATUS=fine, thank you"]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    with Ear(f"{place}/notify") as ear, Ear(f"{place}/others") as others:
-        asyncio.run(scene())
 
 
 def test_a_deaf_systemd_is_logged_once_and_again_when_it_was_heard(

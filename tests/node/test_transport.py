@@ -645,16 +645,3 @@ async def test_what_is_no_socket_is_never_removed(place: Path, kind: str) -> Non
         await make(place / kind).transport.start()
     assert (place / "directory").is_dir()
     assert (place / "link").read_text() == "my thesis"
-
-
-async def test_clients_see_the_end_of_the_node_manager(place: Path) -> None:
-    house = make(place / "s")
-    await house.transport.start()
-    wires = [await house.guest(), await house.connect()]
-    await house.host.until(lambda: len(house.host.opened) == 2)
-    await house.transport.close()
-    for wire in wires:
-        assert await wire.ended()
-        wire.writer.close()
-    with pytest.raises(FileNotFoundError):
-        await house.connect()

@@ -97,14 +97,6 @@ def test_each_observer_is_told_of_once_in_a_while(
     assert "one 1" not in caplog.text
 
 
-def test_an_observer_that_is_well_is_just_called(caplog: pytest.LogCaptureFixture) -> None:
-    seen: list[int] = []
-    observers = Observers(lambda: 0.0, logging.getLogger("observers"))
-    assert observers.call(seen.append, 1)
-    assert seen == [1]
-    assert not caplog.records
-
-
 @pytest.mark.parametrize("end", [asyncio.CancelledError, KeyboardInterrupt, SystemExit])
 def test_the_end_of_the_program_is_nobodys_failure(end: type[BaseException]) -> None:
     def stop() -> None:

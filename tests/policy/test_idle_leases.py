@@ -22,6 +22,7 @@ from support.policy_world import (
     process,
     replayed,
     why_refused,
+    why_waits,
 )
 
 from jupyter_gpushare.policy import core
@@ -487,3 +488,29 @@ def test_what_comes_back_is_kept_free_though_it_is_more_than_was_promised() -> N
     world.memory[(1, uuid)] = 4 * GIB
     world.observe()
     assert world.phase("L3") == "held"
+
+
+def test_an_idle_first_notebook_is_asked_to_make_room_for_the_second() -> None:
+    """And takes its turn again when the second is idle: neither has to be ended."""
+    world = lazy(2, max_tasks_per_gpu=4, idle_timeout=0.3)
+    world.set_quota("alice", Quota(1, None))
+    for pid, (who, gib) in enumerate((("alice", 8), ("bob", 16), ("bob", 16)), 1):
+        world.request(who, pid, Request(1, gib * GIB))
+    assert [world.gpus_of(name) for name in ("L1", "L2", "L3")] == [[0], [1], [0]]
+    world.release("L2", "bob", seen=True)
+    world.idle("L1")
+    world.tick(1.0)
+    # It wants more than the first leaves there, and may have no other GPU.
+    own = "Your own tasks hold 1 of the 1 GPU that your quota allows"
+    assert own in why_waits(world.request("alice", 4, Request(1, 16 * GIB)))
+    assert world.asked_back() == ["L1"]
+    world.gives("L1", Rung.DRIVER, 4 * GIB)
+    world.observe()
+    assert world.phase("L4") == "held"
+    assert own in why_waits(world.resume("L1"))
+    world.idle("L4")
+    world.tick(1.0)
+    assert world.asked_back() == ["L1", "L4"]
+    world.park("L4")
+    world.observe()
+    assert world.gpus_of("L1") == [0]
