@@ -16,7 +16,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
 from operator import attrgetter, itemgetter
-from typing import Any, Protocol
+from typing import Any
+
+from jupyter_gpushare.ledger.ledger import Record
 
 from .observed import SETTLED, Saw, Seen
 
@@ -83,21 +85,6 @@ class Rules:
     lock_inherit: float = 0.0
 
 
-class LedgerRecord(Protocol):
-    """A record, as the product's ledger gives it."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def at(self) -> float: ...
-    @property
-    def environment(self) -> str | None: ...
-    @property
-    def lease(self) -> str | None: ...
-    @property
-    def data(self) -> Mapping[str, Any]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Hold:
     """A client certainly holds this from ``start`` to ``end``."""
@@ -134,9 +121,7 @@ class Verdict:
     looked_at: Mapping[str, int]
 
 
-def check(
-    seen: Sequence[Seen], rules: Rules, ledger: Sequence[LedgerRecord] | None = None
-) -> Verdict:
+def check(seen: Sequence[Seen], rules: Rules, ledger: Sequence[Record] | None = None) -> Verdict:
     """All violations in one history. ``ledger``: all its records, oldest first."""
     of = _History(seen, rules, ledger)
     findings = [Finding(broken, story) for broken, told in _PROMISES.items() for story in told(of)]
@@ -215,9 +200,7 @@ _SEEN_AGAIN = 2.0
 class _History:
     """What clients saw, and what the harness did: who was stopped when, killed, revoked."""
 
-    def __init__(
-        self, seen: Sequence[Seen], rules: Rules, ledger: Sequence[LedgerRecord] | None
-    ) -> None:
+    def __init__(self, seen: Sequence[Seen], rules: Rules, ledger: Sequence[Record] | None) -> None:
         self.seen, self.rules, self.ledger = seen, rules, ledger
         self.stops: dict[str, list[tuple[float, float]]] = defaultdict(list)
         self.killed, self.died, self.revoked = _Times(), _Times(), _Times()

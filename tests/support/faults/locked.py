@@ -13,7 +13,7 @@ from jupyter_gpushare.client.memory import locking
 
 from .observed import Saw, boot
 from .pretend import DriverSaid
-from .tenant import BEAT, Tenant, stands_for
+from .tenant import Tenant, stands_for
 
 STEP = 0.02  # seconds
 
@@ -38,19 +38,15 @@ class Locked(Tenant):
     def _compute(self, seconds: float) -> bool:
         """False: its life is over."""
         self.log.note(Saw.LAUNCHES, lease=self.lease)
-        until = look = time.monotonic()
-        until += seconds
-        while (now := time.monotonic()) < until:
-            t0 = boot()
-            try:
-                self.framework.cuda.step()
-            except DriverSaid as error:
-                self.log.note(Saw.GAVE_UP, t0, request="step", why=str(error))
-                return False
-            self.log.note(Saw.STEPPED, t0)
-            time.sleep(STEP)  # the pretend GPU computes
-            if now >= look:
-                look = now + BEAT
-                if self._heartbeat() is None:
-                    return False
+        return self._steps(seconds, self._step)
+
+    def _step(self) -> bool:
+        t0 = boot()
+        try:
+            self.framework.cuda.step()
+        except DriverSaid as error:
+            self.log.note(Saw.GAVE_UP, t0, request="step", why=str(error))
+            return False
+        self.log.note(Saw.STEPPED, t0)
+        time.sleep(STEP)  # the pretend GPU computes
         return True

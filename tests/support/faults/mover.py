@@ -10,7 +10,7 @@ import time
 
 from .observed import Saw, boot
 from .pretend import DriverSaid
-from .tenant import BEAT, Tenant
+from .tenant import Tenant
 
 
 class Mover(Tenant):
@@ -28,25 +28,18 @@ class Mover(Tenant):
 
     def _look(self, seconds: float) -> bool:
         """Compute for some time. False: its life is over."""
-        if not super()._look(0.0):
+        look = super()._look
+        return look(0.0) and self._steps(6.0 * seconds, self._step) and look(0.0)
+
+    def _step(self) -> bool:
+        t0 = boot()
+        try:
+            self.framework.cuda.step()
+        except DriverSaid as error:
+            self.log.note(Saw.GIVEN_UP, t0, why=str(error))
             return False
-        until = look = time.monotonic()
-        until += 6.0 * seconds
-        while (now := time.monotonic()) < until:
-            t0 = boot()
-            try:
-                self.framework.cuda.step()
-            except DriverSaid as error:
-                self.log.note(Saw.GIVEN_UP, t0, why=str(error))
-                return False
-            time.sleep(self.rng.uniform(0.01, 0.06))  # the pretend GPU computes
-            if not self._gate():
-                return False
-            if now >= look:
-                look = now + BEAT
-                if self._heartbeat() is None:
-                    return False
-        return super()._look(0.0)
+        time.sleep(self.rng.uniform(0.01, 0.06))  # the pretend GPU computes
+        return self._gate()
 
     def _gate(self) -> bool:
         """False: its life is over."""

@@ -15,7 +15,7 @@ from typing import Any
 from jupyter_gpushare.client.errors import Preempted
 
 from .observed import Saw, boot
-from .tenant import BEAT, Tenant
+from .tenant import Tenant
 
 
 class Saver(Tenant):
@@ -36,7 +36,7 @@ class Saver(Tenant):
             self._begin()
             self._say()
         try:
-            if self._count(self.rng.uniform(*self.spec["hold"])):
+            if self._steps(self.rng.uniform(*self.spec["hold"]), self._step):
                 self._release()
         except Preempted:
             return  # its process ends, and the kernel tells so
@@ -78,19 +78,12 @@ class Saver(Tenant):
         scratch.replace(self._file)
         self.log.note(Saw.SAVED, **data)
 
-    def _count(self, seconds: float) -> bool:
-        """False: its life is over. Raises ``Preempted``."""
-        until = look = time.monotonic()
-        until += seconds
-        while (now := time.monotonic()) < until:
-            self._begun += 1
-            time.sleep(self.rng.uniform(0.02, 0.2))  # the pretend GPU computes
-            self._done += 1
-            self.log.note(Saw.COUNTED, slot=self.spec["slot"], count=self._done)
-            if self.spec["gates"]:
-                self.broker.stopping.gate()
-            if now >= look:
-                look = now + BEAT
-                if self._heartbeat() is None:
-                    return False
+    def _step(self) -> bool:
+        """Raises ``Preempted``."""
+        self._begun += 1
+        time.sleep(self.rng.uniform(0.02, 0.2))  # the pretend GPU computes
+        self._done += 1
+        self.log.note(Saw.COUNTED, slot=self.spec["slot"], count=self._done)
+        if self.spec["gates"]:
+            self.broker.stopping.gate()
         return True

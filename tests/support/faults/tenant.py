@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -147,6 +147,19 @@ class Tenant(Client):
                 self.log.note(
                     Saw.PARKED, lease=self.lease, rung=given.rung.value, memory=given.memory
                 )
+        return True
+
+    def _steps(self, seconds: float, step: Callable[[], bool]) -> bool:
+        """Steps for some time, with looks at the lease. False: one of them ended its life."""
+        until = look = time.monotonic()
+        until += seconds
+        while (now := time.monotonic()) < until:
+            if not step():
+                return False
+            if now >= look:
+                look = now + BEAT
+                if self._heartbeat() is None:
+                    return False
         return True
 
     def _heartbeat(self) -> str | None:
