@@ -74,7 +74,6 @@ CASES: dict[str, tuple[Property, Plan]] = {
     # Clients show their vouchers to one that forgot their leases, so these are not lost: what shows
     # it is the ledger.
     "start_afresh": case(Property.LEDGER, "node manager killed", STAYERS, **LONGER),
-    "keep_the_dead": case(Property.LEAKED, "client killed", "long kernel"),
     "trust_pids": case(Property.LEAKED, "pid used again", "long kernel"),
     "believe_the_wall_clock": case(Property.LEDGER, "clock jump", "long kernel"),
     "let_anybody_release": case(Property.LOST, "wire cut", "long kernel"),
@@ -90,7 +89,6 @@ CASES: dict[str, tuple[Property, Plan]] = {
     "start_anew_at_a_torn_page": case(Property.LEDGER, "page torn after death", STAYERS, **LONGER),
     "lose_patience": case(Property.LOST, "client stopped", "long kernel"),
     "take_own_sleep_for_silence": case(Property.LOST, "node manager stopped", STAYERS, **LONGER),
-    "end_with_the_wire": case(Property.LOST, "wire cut", "long kernel"),
     "punish_nonsense": case(Property.LOST, "wire cut in mid-line", "long kernel"),
     "wait_for_readers": case(Property.SILENT, "client killed", "long kernel", 0.2),
     "forget_request_ids": case(Property.AGAIN, "wire cut", "long pair", 4.0),

@@ -19,12 +19,12 @@ from jupyter_gpushare.daemon import clock
 from jupyter_gpushare.ledger.ledger import Ledger
 from jupyter_gpushare.node import app, manager
 from jupyter_gpushare.node.host import processes
-from jupyter_gpushare.node.wire import service, transport
+from jupyter_gpushare.node.wire import transport
 from jupyter_gpushare.policy.books import room
 from jupyter_gpushare.policy.books.queue import Queue
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.books.table import Map
-from jupyter_gpushare.policy.decide.draft import ANSWERS, Done, Draft
+from jupyter_gpushare.policy.decide.draft import ANSWERS, Draft
 from jupyter_gpushare.policy.measure import observe, watchdog
 from jupyter_gpushare.policy.recall import lifts, stopping
 from jupyter_gpushare.policy.turns import order
@@ -152,11 +152,6 @@ def believe_who_releases() -> None:
 def start_afresh() -> None:
     """What was granted before a restart is not read."""
     Ledger.load = lambda ledger: ([], [])
-
-
-def keep_the_dead() -> None:
-    """A dead process's lease is kept."""
-    ANSWERS[cmd.ProcessGone] = lambda draft, command: Done()
 
 
 def trust_pids() -> None:
@@ -289,17 +284,6 @@ def _end_of(handler, process) -> None:
         lease = state.leases[name]
         at = handler._clock.boot()
         handler._manager.ask(cmd.Release(at, name, lease.environment), owner=lease.environment)
-
-
-def end_with_the_wire() -> None:
-    """Whose connection is gone is gone."""
-    original = service.Service.on_close
-
-    def on_close(self, conn):
-        original(self, conn)
-        _end_of(self, conn.process)
-
-    service.Service.on_close = on_close
 
 
 def punish_nonsense() -> None:
