@@ -24,10 +24,7 @@ from jupyter_gpushare.policy.recall import outlook
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.events import Event
 from jupyter_gpushare.policy.words.model import (
-    EnvironmentName,
-    LeaseId,
     Loan,
-    ProcessId,
     Quota,
     Request,
     Task,
@@ -40,7 +37,6 @@ PARTS: Final = DOCUMENTS.with_name("parts.json")
 #: Unix time at which the host booted.
 BOOTED: Final = 1_700_000_000.0
 
-Person = tuple[LeaseId, EnvironmentName, ProcessId]
 OTHER: Final = Viewer("stranger")
 ROOT: Final = Viewer("root", admin=True)
 
@@ -202,17 +198,6 @@ def ask(world: World, name: str, what: str = "train.ipynb", **request: Any) -> s
     asked = Request(**{"memory": None if gib is None else int(gib * GIB), **request})
     world.run(cmd.RequestLease(world.at, lease, name, task, asked, wait))
     return lease
-
-
-def of(world: World, lease: str) -> Person:
-    return world.caller(lease)
-
-
-def tell(
-    world: World, what: Callable[..., cmd.Command], lease: str, *more: Any, **named: Any
-) -> None:
-    """A task says something: a command with its lease, environment and process."""
-    world.run(what(world.at, *of(world, lease), *more, **named))
 
 
 def uses(world: World, lease: str, *gib: float, work: float | None = None) -> None:

@@ -28,7 +28,6 @@ from golden.scene import (
     node,
     situation,
     started,
-    tell,
     text,
     uses,
     who,
@@ -127,8 +126,8 @@ def nobody_waits() -> Situation:
         uses(world, ask(world, name), 20, work=0.0)
     world.vitals[2] = Vitals(700.0, is_held=False)
     world.idle("L1")
-    tell(world, cmd.ReportAbility, "L1", Rung.RELEASE, "")
-    tell(world, cmd.ReportAbility, "L2", Rung.TRIM, "The driver is older than 570.")
+    world.says("L1", cmd.ReportAbility, Rung.RELEASE, "")
+    world.says("L2", cmd.ReportAbility, Rung.TRIM, "The driver is older than 570.")
     beats(world, 700, "L1")
     return Situation(world, (ALICE, BOB), parts="leases")
 
@@ -137,7 +136,7 @@ def beats(world: World, seconds: float, *leases: str) -> None:
     """Signs of life of these only."""
     for _ in range(int(seconds / 20)):
         for lease in leases:
-            tell(world, cmd.Heartbeat, lease)
+            world.says(lease, cmd.Heartbeat)
         later(world, 20, 20)
 
 
@@ -248,13 +247,13 @@ def warned_because_others_wait() -> Situation:
     for name in ("alice", "bob", "carol"):
         uses(world, ask(world, name), 6)
         world.idle(f"L{world.serial}")
-    tell(world, cmd.ReportAbility, "L1", Rung.STORAGE, "The driver is older than 570.")
-    tell(world, cmd.ReportAbility, "L2", Rung.DRIVER, "")
-    tell(world, cmd.ReportAbility, "L3", Rung.NONE, "It shares memory with another process.")
+    world.says("L1", cmd.ReportAbility, Rung.STORAGE, "The driver is older than 570.")
+    world.says("L2", cmd.ReportAbility, Rung.DRIVER, "")
+    world.says("L3", cmd.ReportAbility, Rung.NONE, "It shares memory with another process.")
     world.pin("L3", 5400.0)
     ask(world, "dave", gpus=1)
     later(world, 605, 5)
-    tell(world, cmd.Keep, "L1", "A thread of this kernel runs CUDA.")
+    world.says("L1", cmd.Keep, "A thread of this kernel runs CUDA.")
     later(world, 5)
     return Situation(world, (ALICE, BOB, CAROL), parts="leases")
 
@@ -536,11 +535,6 @@ def train(world: TurnWorld, seconds: int, *actors: Actor) -> None:
     world.observe()
 
 
-def rests(world: TurnWorld, actor: Actor) -> None:
-    actor.idle, actor.waiting = True, False
-    world.idle(actor.lease)
-
-
 def turns(*names: str, gib: int = 80, **parts: Any) -> tuple[Any, ...]:
     """A node with turns, and people on its only GPU."""
     world = TurnWorld(dataclasses.replace(MANY, **parts))
@@ -554,7 +548,7 @@ def taking_turns() -> Situation:
     names = ("alice", "bob", "carol", "dave", "erin", "frank")
     world, *actors = turns(*names)
     train(world, 40, *actors)
-    rests(world, actors[5])
+    world.cell_ends(actors[5])
     train(world, 33, *actors[:5])
     return Situation(world, (BOB, who("frank")), util={0: 0.96})
 
@@ -567,10 +561,10 @@ def a_turn_is_asked_back() -> Situation:
     """
     world, alice, bob = turns("alice", "bob", gib=20)
     for _ in range(4):
-        rests(world, bob)
+        world.cell_ends(bob)
         train(world, 4, alice)
         train(world, 2, alice, bob)
-    rests(world, bob)
+    world.cell_ends(bob)
     train(world, 50, alice)
     world.begin_step(alice)
     world.begin_step(bob)
@@ -582,7 +576,7 @@ def a_turn_is_asked_back() -> Situation:
 def a_pin_keeps_a_turn() -> Situation:
     """And a request that would not fit is told of it."""
     world, bob, alice = turns("bob", "alice", pin_turn_limit=600.0)
-    rests(world, bob)
+    world.cell_ends(bob)
     train(world, 50, alice)
     world.pin(alice.lease, 600.0)
     train(world, 5, alice, bob)
@@ -628,7 +622,7 @@ def it_was_moved_in_its_cell() -> Situation:
     alice, bob, _carol = crowded(host)
     host.ends(bob)
     host.seconds(2)
-    tell(host.world, cmd.Restored, alice.lease, 1.0)
+    host.world.says(alice.lease, cmd.Restored, 1.0)
     host.seconds(5)
     return Situation(host.world, parts="gpus leases")
 
@@ -801,7 +795,7 @@ def why_so_much_is_reserved() -> Situation:
         uses(world, ask(world, "alice", f"{what}.ipynb", live=True, **parts), 3)
     uses(world, ask(world, "alice", "measured.ipynb", live=True), 8)
     ask(world, "alice", "fixed.ipynb")
-    tell(world, cmd.ConfirmLimit, "L6", (), live=False)
+    world.says("L6", cmd.ConfirmLimit, (), live=False)
     world.idle("L5")
     later(world, 10, 2)
     return Situation(world, parts="node quota leases")
@@ -812,7 +806,7 @@ def limits_are_lifted() -> Situation:
     """On a nearly empty GPU; on another one tasks asked for ranges of memory."""
     world = node(2, Quota(1, 8 * GIB), 40, burst_memory=0.9)
     uses(world, ask(world, "alice", live=True), 6)
-    tell(world, cmd.ConfirmLimit, "L1", (), live=True)
+    world.says("L1", cmd.ConfirmLimit, (), live=True)
     later(world, 40, 2)
     for name in ("bob", "carol"):
         uses(world, ask(world, name, gib=4, memory_most=30 * GIB), 3)
@@ -828,10 +822,10 @@ def what_tasks_say_of_their_memory() -> Situation:
     uses(world, ask(world, "alice", "both.py", gpus=2), 9, 11)
     sizes = (2 * GIB, 5 * GIB, GIB)
     told = tuple(Figures(gpu(index).uuid, *sizes) for index in (0, 1))
-    tell(world, cmd.ReportMemory, "L1", told, 40)
-    tell(world, cmd.ReportProgress, "L1", 40, 100, 0.5)
+    world.says("L1", cmd.ReportMemory, told, 40)
+    world.says("L1", cmd.ReportProgress, 40, 100, 0.5)
     uses(world, ask(world, "bob", gib=4), 4)
-    tell(world, cmd.ReportProgress, "L2", 7, None, 0.5)
+    world.says("L2", cmd.ReportProgress, 7, None, 0.5)
     later(world, 5)
     return Situation(world, (ALICE, BOB), parts="leases")
 

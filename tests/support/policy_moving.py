@@ -267,7 +267,7 @@ def busy_day(seconds: int = 900, *, fixed: bool = False, slow: float = 2.0) -> M
         world.die(actor.pid)
         history.everybody(10)
         history.memory_is_there()
-        history.one_turn_a_gpu()
+        history.what_is_due_is_done()
     return world
 
 
