@@ -37,6 +37,7 @@ class Workers:
         self.count = count
         self.begin = begin
         self._wire: Connection | None = None  # a worker's, to the process that tells
+        self._told = 0  # tests that have ended
 
     # In the process that tells -------------------------------------------------------------
 
@@ -72,6 +73,8 @@ class Workers:
                 os.kill(pid, signal.SIGINT)
                 os.waitpid(pid, 0)
             os.close(turns)
+        if self._told < len(session.items) and not session.testsfailed:
+            session.shouldfail = session.shouldfail or "Some tests were not run."
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
         if session.shouldstop:
@@ -111,6 +114,7 @@ class Workers:
         if kind == "began":
             tests[wire] = told
         elif kind == "ended":
+            self._told += 1
             test, location = tests.pop(wire)
             config.hook.pytest_runtest_logfinish(nodeid=test, location=location)
         elif kind == "report":
