@@ -261,14 +261,3 @@ def test_a_lease_that_has_ended_is_not_released_again(hub: RunningHub) -> None:
         assert note(waiting)[0] == "info"
         assert "granted meanwhile" in note(waiting)[1]
         client.call(Method.RELEASE, lease=kept)
-
-
-def test_events_have_words(carol: httpx.Client, root: NodeClient) -> None:
-    root.call(Method.QUOTA_SET, group="class", gpus=2)
-    page = carol.get(f"{ADMIN}?kind=quota+of+a+group+set&sort=hours")
-    assert ">quota of a group set</option>" in page.text
-    assert "quota of group class set to GPUs: 2" in page.text
-    words = re.sub(r"<[^>]*>", "", page.text)
-    for jargon in ("BootSeen", "ClaimMoved", "QuotaChanged", "Environment"):
-        assert jargon not in words
-    assert 'name="sort" value="hours"' in page.text, "a filter of events keeps the table's order"

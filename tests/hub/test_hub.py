@@ -54,7 +54,12 @@ def alice(people: dict[str, Person], held: Held) -> Person:
 
 @pytest.fixture
 def bob(people: dict[str, Person]) -> Iterator[Person]:
-    yield from tidy(people["bob"])
+    person = people["bob"]
+    person.status()
+    yield person
+    for kernel in person.api.get("api/kernels").json():
+        person.api.delete(f"api/kernels/{kernel['id']}")
+    wait_for(lambda: not mine(person), what=f"{person.name}'s leases to end")
 
 
 @pytest.fixture
@@ -62,14 +67,6 @@ def carol(hub: RunningHub, people: dict[str, Person]) -> Iterator[NodeClient]:
     """The administrator; as a server of hers would ask."""
     with NodeClient(hub.socket, people["carol"].token) as client:
         yield client
-
-
-def tidy(person: Person) -> Iterator[Person]:
-    person.status()
-    yield person
-    for kernel in person.api.get("api/kernels").json():
-        person.api.delete(f"api/kernels/{kernel['id']}")
-    wait_for(lambda: not mine(person), what=f"{person.name}'s leases to end")
 
 
 def mine(person: Person) -> list[dict[str, Any]]:

@@ -104,6 +104,8 @@ def test_nobody_else_gets_the_pages_port_whoever_is_killed(
     hub = managed
     alice = hub.person("alice")
     hub.clients.append(browser := alice.browser())
+    assert browser.get("/services/gpushare/").status_code == 200
+    browser.follow_redirects = False  # else a login that was lost would be had again
     port = int(str(hub.pages_url).rpartition(":")[2])
 
     def visit() -> int:
@@ -125,6 +127,7 @@ def test_nobody_else_gets_the_pages_port_whoever_is_killed(
         assert visit() == 503
         hub.start()
         wait_for(lambda: hub.knows(alice.token) == "alice", 60, "the next node manager")
+        wait_for(lambda: visit() != 503, 60, "the pages of the next Hub")
         wait_for(lambda: not keeper.is_running(), 20, "the old keeper's end")
         # The keeper is killed: the Hub looks after it only now and then.
         keeper, service = hub.pages_processes()
