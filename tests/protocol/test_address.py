@@ -54,10 +54,6 @@ def listen(path: Path, listening: list[socket.socket]) -> str:
     return str(path)
 
 
-def test_nothing_is_there(place: Path) -> None:
-    assert find_socket({"JUPYTER_RUNTIME_DIR": str(place)}, str(place / "none" / "system")) is None
-
-
 def test_a_node_manager_for_all_that_left_its_folder_is_away_and_then_gone(
     place: Path, listening: list[socket.socket]
 ) -> None:
@@ -117,27 +113,19 @@ def test_the_other_end_is_known_by_its_process_user_and_group() -> None:
     assert said == "True 12345\n"
 
 
-def test_the_configured_one_counts_even_when_it_is_missing(place: Path) -> None:
-    environ = {"JUPYTER_GPUSHARE_SOCKET": "/nowhere/node.sock", "JUPYTER_RUNTIME_DIR": str(place)}
-    assert find_socket(environ) == Found("/nowhere/node.sock", configured=True)
-
-
 def test_the_order_is_configured_then_system_then_embedded(
     place: Path, listening: list[socket.socket]
 ) -> None:
-    environ = {"JUPYTER_RUNTIME_DIR": str(place)}
+    environ = {"JUPYTER_RUNTIME_DIR": str(place), "JUPYTER_GPUSHARE_SOCKET": ""}
     system = str(place / "system.sock")
+    assert system_socket() == SYSTEM_SOCKET == "/run/jupyter-gpushare/node.sock"
+    assert find_socket(environ, str(place / "none" / "system")) is None
     embedded = listen(place / EMBEDDED, listening)
     assert find_socket(environ, system) == Found(embedded, configured=False)
     listen(Path(system), listening)
     assert find_socket(environ, system) == Found(system, configured=False)
     configured = {**environ, "JUPYTER_GPUSHARE_SOCKET": "/else"}
     assert find_socket(configured, system) == Found("/else", configured=True)
-
-
-def test_an_empty_variable_configures_nothing(place: Path) -> None:
-    environ = {"JUPYTER_GPUSHARE_SOCKET": "", "JUPYTER_RUNTIME_DIR": str(place)}
-    assert find_socket(environ, str(place / "none" / "system")) is None
 
 
 @pytest.mark.parametrize("kind", ["file", "directory", "fifo", "dangling"])
@@ -207,11 +195,6 @@ def test_the_runtime_directory_is_jupyters_own(environ: dict[str, str]) -> None:
         [sys.executable, "-c", ask], env=clean, capture_output=True, text=True, check=True
     )
     assert jupyter_runtime_dir(environ) == theirs.stdout.strip()
-
-
-def test_the_two_known_places() -> None:
-    assert system_socket() == SYSTEM_SOCKET == "/run/jupyter-gpushare/node.sock"
-    assert embedded_socket("/run/me", "0a1b2c3d") == "/run/me/gpushare-node-0a1b2c3d.sock"
 
 
 def test_a_host_is_known_by_its_machines_id(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ The ends talk to each other without any socket.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from jupyter_gpushare.protocol.errors import (
 )
 from jupyter_gpushare.protocol.framing import MAX_LINE, encode
 from jupyter_gpushare.protocol.messages import Answer, ErrorAnswer, Method, Notice
-from jupyter_gpushare.protocol.nodeside import MOVES, Phase, ServerConnection
+from jupyter_gpushare.protocol.nodeside import Phase, ServerConnection
 
 CLIENT = {"name": "test", "version": "0"}
 
@@ -113,21 +112,6 @@ def test_hello_goes_before_all_else_and_is_said_once() -> None:
     assert answer.id == error.call_id
     again = refused(ends, Method.HELLO, "said already", protocol=1, client=CLIENT)
     assert again.reason is Reason.NOT_ALLOWED
-
-
-@pytest.mark.parametrize(
-    "way", [(), (Phase.GREETING,), (Phase.GREETING, Phase.READY), (Phase.CLOSED,)]
-)
-def test_only_the_tables_moves_are_made(way: tuple[Phase, ...]) -> None:
-    before = way[-1] if way else Phase.NEW
-    for after in Phase:
-        server = ServerConnection()
-        for phase in way:
-            server.move(phase)
-        is_allowed = after in MOVES[before]
-        with nullcontext() if is_allowed else pytest.raises(LocalProtocolError, match="cannot go"):
-            server.move(after)
-        assert server.phase is (after if is_allowed else before)
 
 
 def test_an_answer_that_nobody_waits_for_is_dropped() -> None:

@@ -14,14 +14,8 @@ from jupyter_gpushare.policy.recall.outlook import Basis
 from jupyter_gpushare.policy.words import model
 from jupyter_gpushare.protocol import documents as doc
 from jupyter_gpushare.protocol.calls import PARAMS
-from jupyter_gpushare.protocol.documents import NOTICES
-from jupyter_gpushare.protocol.messages import Method, Notice
+from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.shapes import Words, private, shapes
-
-
-def test_every_call_and_notice_is_declared() -> None:
-    assert set(PARAMS) == set(Method)
-    assert set(NOTICES) == set(Notice)
 
 
 @pytest.mark.parametrize(

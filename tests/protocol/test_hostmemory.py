@@ -31,29 +31,28 @@ def v2(most: str, used: int, *, stat: str = "", path: str = "/g", **more: str) -
     return Group(path, {**files, **{name.replace("_", "."): text for name, text in more.items()}})
 
 
-def test_without_a_limit_it_is_what_the_host_has_available() -> None:
-    assert room(Seen(meminfo(5 * GIB))) == Room(5 * GIB, "the host's memory")
-    assert room(Seen(meminfo(5 * GIB), (v2("max\n", GIB),))) == Room(5 * GIB, "the host's memory")
+FILES = f"anon {GIB}\ninactive_file {GIB}\nactive_file {GIB}\n"
 
 
-def test_the_limit_of_any_group_around_counts() -> None:
-    groups = (v2("max", GIB, path="/a/b"), v2(f"{4 * GIB}\n", 3 * GIB, path="/a"))
-    assert room(Seen(meminfo(5 * GIB), groups)) == Room(GIB, "the limit /a/memory.max")
-
-
-def test_over_the_limit_there_is_no_room() -> None:
-    assert room(Seen(meminfo(GIB), (v2(str(GIB), 2 * GIB),))) == Room(0, "the limit /g/memory.max")
-
-
-def test_a_group_is_throttled_before_it_is_killed() -> None:
-    found = room(Seen(meminfo(9 * GIB), (v2(str(8 * GIB), GIB, memory_high=str(2 * GIB)),)))
-    assert found == Room(GIB, "the limit /g/memory.high")
-
-
-def test_cached_files_are_room_and_half_of_those_in_use() -> None:
-    stat = f"anon {GIB}\ninactive_file {GIB}\nactive_file {GIB}\n"
-    found = room(Seen(meminfo(9 * GIB), (v2(str(4 * GIB), 4 * GIB, stat=stat),)))
-    assert found.memory == GIB + GIB // 2
+@pytest.mark.parametrize(
+    ("available", "groups", "memory", "bound"),
+    [
+        (5 * GIB, (), 5 * GIB, "the host's memory"),
+        (5 * GIB, (v2("max\n", GIB),), 5 * GIB, "the host's memory"),
+        # The limit of any group around counts.
+        (5 * GIB, (v2("max", GIB), v2(f"{4 * GIB}\n", 3 * GIB, path="/a")), GIB, "/a/memory.max"),
+        (GIB, (v2(str(GIB), 2 * GIB),), 0, "/g/memory.max"),
+        # A group is throttled before it is killed.
+        (9 * GIB, (v2(str(8 * GIB), GIB, memory_high=str(2 * GIB)),), GIB, "/g/memory.high"),
+        # Cached files are room, and half of those in use.
+        (9 * GIB, (v2(str(4 * GIB), 4 * GIB, stat=FILES),), 3 * GIB // 2, "/g/memory.max"),
+    ],
+)
+def test_what_is_left_is_what_the_host_and_each_limit_leave(
+    available: int, groups: tuple[Group, ...], memory: int, bound: str
+) -> None:
+    said = bound if bound.startswith("the") else f"the limit {bound}"
+    assert room(Seen(meminfo(available), groups)) == Room(memory, said)
 
 
 @pytest.mark.parametrize(

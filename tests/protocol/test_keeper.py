@@ -86,13 +86,6 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
     psutil.wait_procs(left)
 
 
-def test_it_is_started_again_each_time_it_is_killed(kept: Kept) -> None:
-    for count in (1, 2, 3):
-        kept.service.kill()
-        kept.service = kept.next(count)
-    assert kept.service.is_running()
-
-
 def test_what_ends_well_ends(kept: Kept) -> None:
     kept.end(0)
     kept.hub.wait(60)

@@ -220,29 +220,6 @@ def test_every_reason_has_a_meaning_for_the_docs() -> None:
 # -- defaults and bounds ------------------------------------------------------------
 
 
-TASK = {"task": {"name": "n", "kind": "process"}}
-READ = calls.TaskParams("n", "process", None, None)
-
-
-@pytest.mark.parametrize(
-    ("method", "said", "read"),
-    [
-        (Method.REQUEST, TASK, calls.RequestParams(READ, None, 1, None, None, True)),
-        (
-            Method.REQUEST,
-            {**TASK, "gpus": "quota"},
-            calls.RequestParams(READ, None, None, None, None, True),
-        ),
-        (Method.USAGE, {}, calls.UsageParams(7 * 86400.0, None)),
-        (Method.USAGE_DAILY, {}, calls.DailyUsageParams(30, None, None)),
-        (Method.READINGS, {}, calls.ReadingsParams(900.0)),
-        (Method.HISTORY, {}, calls.HistoryParams(50, None)),
-    ],
-)
-def test_what_need_not_be_said(method: Method, said: dict[str, Any], read: object) -> None:
-    assert parse_call(line_of(method, said)).params == read
-
-
 def test_params_and_a_token_may_be_left_out() -> None:
     assert parse_call(b'{"jsonrpc":"2.0","id":1,"method":"status"}').params == calls.StatusParams(0)
     hello = {"protocol": 1, "client": {"name": "n", "version": "v"}}
