@@ -108,13 +108,6 @@ def test_people_are_told_what_they_borrow() -> None:
     assert [(one.gpus, one.borrowed) for one in lend.budgets] == [(3, 2)]
 
 
-def test_other_members_pass_a_request_that_cannot_be_met() -> None:
-    found = world(Group("x", 1, borrowing=0), ada="x")
-    found.request("a", "ada", 2)
-    found.ask("b", "ada", 1)
-    assert found.held("ada") == 1
-
-
 def beyond(*groups: Group, **members: str) -> World:
     """Ada's GPU on the host a is beyond what her group x may have.
 
@@ -131,19 +124,6 @@ def beyond(*groups: Group, **members: str) -> World:
     return found
 
 
-def test_nothing_begins_in_the_place_of_what_is_beyond_a_groups_limit() -> None:
-    found = beyond(Group("x", 1, borrowing=0), ada="x", bob="x")
-    for host, who in (("a", "ada"), ("b", "bob")):
-        found.release(host, who)
-        found.request(host, who)
-    assert (found.held("ada"), found.held("bob")) == (0, 0)
-    found.settle()
-    # There is room again, for one of them.
-    assert sorted((found.held("ada"), found.held("bob"))) == [0, 1]
-    host, who = ("a", "ada") if found.held("bob") else ("b", "bob")
-    assert found.nodes[host].whys[who] == "Group x uses all of its 1 GPU, and may borrow none."
-
-
 def test_a_group_that_is_beyond_what_others_lend_begins_nothing() -> None:
     found = beyond(Group("x", 0), Group("y", 1), ada="x", bob="x", eve="y")
     found.release("a", "ada")
@@ -157,27 +137,6 @@ def test_who_is_within_the_own_gpus_goes_on_while_others_are_beyond() -> None:
     found = beyond(Group("x", 1), Group("y", 1, lending=0), ada="x", bob="x", eve="y")
     found.ask("b", "eve")
     assert found.nodes["b"].lent["eve"][0] == found.held("eve") == 1
-
-
-def test_who_gives_back_while_the_group_is_beyond_begins_nothing() -> None:
-    found = world(Group("x", 0, borrowing=2), Group("y", 4), ada="x", bob="x", eve="y")
-    found.ask("a", "ada", 2)
-    found.cut("a")
-    found.passes(CONFIG.validity * 1.02)
-    found.ask("b", "bob", 2)
-    found.heal("a")
-    found.settle()
-    # She needs three of her own; all four are borrowed, two more than x may borrow.
-    found.request("b", "eve", 3)
-    while any([found.deliver_up(one) or found.deliver_down(one) for one in "ab"]):
-        pass
-    assert {*found.nodes["a"].reclaim, *found.nodes["b"].reclaim} == {"ada", "bob"}
-    for _ in range(2):
-        found.release("a", "ada")
-    found.request("a", "ada")
-    assert (found.held("ada"), found.held("bob")) == (0, 2)
-    found.settle()
-    assert found.held("eve") == 3
 
 
 def test_all_of_a_group_that_was_beyond_are_lent_what_they_hold_again() -> None:

@@ -178,20 +178,6 @@ def test_forgotten_host_counts_no_more() -> None:
     assert world.nodes["b"].held["ada"] == 1
 
 
-def test_groups_that_a_host_tells_count_on_that_host_only() -> None:
-    """A host that was taken over raises nobody's quota elsewhere."""
-    world = World("a", "b")
-    world.do(cmd.SetQuota(world.time, None, Quota(gpus=8), "root", group="rich"))
-    world.nodes["a"].groups["ada"] = ("rich",)
-    world.request("a", "ada", 1)
-    world.ask("b", "ada", 2)
-    assert world.nodes["b"].held.get("ada", 0) == 0
-    assert world.state.quota(world.state.hosts["b"], ADA).gpus == 1
-    # What the Hub says holds everywhere, whatever a host says.
-    world.do(cmd.Introduce(world.time, ADA, ()))
-    assert world.state.quota(world.state.hosts["a"], ADA).gpus == 1
-
-
 def test_answer_of_a_lie_changes_nothing() -> None:
     """A host can neither claim more than it was lent, nor an answer to another message."""
     world = World("a", "b")

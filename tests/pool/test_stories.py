@@ -53,21 +53,6 @@ def test_larger_quota_serves_all_hosts() -> None:
     )
 
 
-def test_pool_away_hosts_go_on_until_the_loan_ends() -> None:
-    world = World("a", quota=Quota(gpus=2))
-    world.ask("a", "ada")
-    world.cut("a")
-    world.request("a", "ada")
-    assert world.nodes["a"].held["ada"] == 2
-    world.release("a", "ada")
-    world.passes(200.0)
-    world.request("a", "ada")
-    assert world.nodes["a"].held["ada"] == 1
-    world.heal("a")
-    world.settle()
-    assert world.nodes["a"].held["ada"] == 2
-
-
 def test_renewal_keeps_what_is_lent() -> None:
     world = World("a", quota=Quota(gpus=2))
     world.ask("a", "ada")
@@ -89,18 +74,6 @@ def test_hours_are_divided_and_never_exceeded() -> None:
         world.check()
     spent = sum(node.spent["ada"] for node in world.nodes.values())
     assert 0.97 < spent <= 1.0
-
-
-def test_lowered_quota_leaves_what_runs() -> None:
-    world = World("a", quota=Quota(gpus=2))
-    world.ask("a", "ada", 2)
-    edit = cmd.SetQuota(world.time, EnvironmentName("ada"), Quota(gpus=1), "root")
-    world.do(edit)
-    world.settle()
-    assert world.nodes["a"].held["ada"] == 2
-    world.give("a", "ada")
-    world.ask("a", "ada")
-    assert world.nodes["a"].held["ada"] == 1
 
 
 def test_hosts_hear_of_what_else_changed_in_a_quota() -> None:
