@@ -1,4 +1,7 @@
-"""``jupyter gpushare plan`` answers each line of JSON with the policy's decision."""
+"""``jupyter gpushare plan`` answers each line of JSON with the policy's decision.
+
+A reader that has seen enough is no error worth a traceback.
+"""
 
 from __future__ import annotations
 
@@ -70,6 +73,17 @@ def test_a_conversation_with_the_real_command() -> None:
         process.stdin.close()
         assert process.stdout.read() == b""
         assert process.wait() == 0
+
+
+def test_a_closed_pipe_ends_quietly() -> None:
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(PLAN, text=True, **pipes) as process:
+        process.stdout.close()
+        process.stdin.write("{}\n")
+        process.stdin.close()
+        told = process.stderr.read()
+        assert process.wait(60) == 1
+    assert told == ""
 
 
 def crowded(**request: Any) -> dict[str, Any]:

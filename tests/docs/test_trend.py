@@ -9,7 +9,6 @@ import statistics
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -25,10 +24,6 @@ def trend() -> ModuleType:
     sys.modules["trend"] = module  # dataclasses look for it
     spec.loader.exec_module(module)
     return module
-
-
-def rows(name: str, *values: float) -> list[dict[str, Any]]:
-    return [{"date": "2026-11-23", "commit": "abc", "ratios": {name: value}} for value in values]
 
 
 def test_nothing_got_slower_than_it_may(trend: ModuleType) -> None:
@@ -55,22 +50,6 @@ def test_each_ratio_of_the_file_would_be_noticed(trend: ModuleType) -> None:
             newest = {**there[-1], "ratios": {one.name: value}}
             assert len(trend.worse([*there, newest])) == found, one.name
         assert 1 < one.factor <= 3
-
-
-def test_the_check_of_the_file_fails_with_a_worse_line(
-    trend: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
-) -> None:
-    """As `make bench-all` and CI call it."""
-    path = tmp_path / "trend.jsonl"
-    one = trend.WATCHED[0]
-    worse = rows(one.name, 1.0, 1.0, one.factor * 1.01)
-    path.write_text("".join(json.dumps(row) + "\n" for row in worse))
-    monkeypatch.setattr(trend, "TREND", path)
-    monkeypatch.setattr(sys, "argv", ["trend.py", "check"])
-    assert trend.main() == 1
-    assert f"{one.name}: " in capsys.readouterr().out
-    path.write_text("".join(json.dumps(row) + "\n" for row in worse[:-1]))
-    assert trend.main() == 0
 
 
 def test_pages_of_figures_say_when_and_on_what_once_they_are_made_anew() -> None:

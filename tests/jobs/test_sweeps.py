@@ -39,6 +39,25 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningNod
         yield running
 
 
+def held(go: Path, *, reports: bool = False) -> Callable[[int], int]:
+    """A model that computes until the file is there; without reports it comes to no gate."""
+    place = str(go)
+
+    def train(x: int) -> int:
+        import os
+        import time
+
+        from jupyter_gpushare import sweep
+
+        while not os.path.exists(place):
+            time.sleep(0.01)
+            if reports:
+                sweep.report(x=x)
+        return x
+
+    return train
+
+
 def begin(train: Callable[..., Any], count: int, **more: Any) -> Sweep:
     candidates = [{"x": x} for x in range(count)]
     return sweep(train, candidates, memory="8GiB", every=0.1, **more)
@@ -179,17 +198,8 @@ def test_a_sweep_whose_kernel_died_goes_on(node: RunningNode, tmp_path: Path) ->
 def test_a_notebook_wins_a_card_back_and_the_model_runs_again(
     node: RunningNode, tmp_path: Path
 ) -> None:
-    go = str(tmp_path / "go")
-
-    def train(x: int) -> int:
-        import os
-        import time
-
-        while not os.path.exists(go):
-            time.sleep(0.01)  # it computes, and comes to no gate
-        return x
-
-    running = begin(train, 3, name="polite")
+    go = tmp_path / "go"
+    running = begin(held(go), 3, name="polite")
     until(lambda: len(node.status()["leases"]) == 3, "all cards are taken")
     with node.client() as notebook:
         # No model ends by itself.
@@ -199,7 +209,7 @@ def test_a_notebook_wins_a_card_back_and_the_model_runs_again(
         assert _ends(node) == ["released"], "it gave its card back, and was not lost"
         running.stop()
         assert _ends(node) == ["released"] * 3
-    Path(go).touch()
+    go.touch()
     running = sweep.load("polite")
     assert running.wait(WITHIN), running
     assert [model.result for model in running.models()] == [0, 1, 2]
@@ -208,20 +218,8 @@ def test_a_notebook_wins_a_card_back_and_the_model_runs_again(
 @pytest.mark.story
 def test_a_lease_that_ends_stops_the_sweep(node: RunningNode, tmp_path: Path) -> None:
     """Where a person ends it another model would take the card at once."""
-    go = str(tmp_path / "go")
-
-    def train(x: int) -> int:
-        import os
-        import time
-
-        from jupyter_gpushare import sweep
-
-        while not os.path.exists(go):
-            time.sleep(0.01)
-            sweep.report(x=x)
-        return x
-
-    running = begin(train, 5, name="stopped")
+    go = tmp_path / "go"
+    running = begin(held(go, reports=True), 5, name="stopped")
     until(lambda: len(node.status()["leases"]) == 3, "three run")
     leases = node.status()["leases"]
     assert {(lease["job"], lease["job_kind"]) for lease in leases} == {("stopped", "sweep")}
@@ -232,7 +230,7 @@ def test_a_lease_that_ends_stops_the_sweep(node: RunningNode, tmp_path: Path) ->
     assert not [model.error for model in running.models() if model.error]
     counts = running.status().counts
     assert (counts[Phase.QUEUED], counts[Phase.RUNNING], counts[Phase.DONE]) == (5, 0, 0)
-    Path(go).touch()
+    go.touch()
     again = sweep.load("stopped")
     assert again.wait(WITHIN), again
     assert [model.result for model in again.models()] == list(range(5))

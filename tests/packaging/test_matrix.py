@@ -17,7 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import matrix
 import wheels
-from matrix import NEWEST, ROWS, Outcome, Report, Result, Row, Step
+from matrix import NEWEST, ROWS, Step
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -70,12 +70,6 @@ def test_the_list_is_json_that_a_workflow_can_read() -> None:
     assert json.loads(listed)[0]["python"] == ROWS[0].python
 
 
-def reports(*outcomes: Outcome) -> list[Report]:
-    results = [Result(step, one, "Why.", 1.0) for step, one in zip(Step, outcomes, strict=False)]
-    row = Row("some", "3.11", {"ipykernel": "6.*"}, tuple(result.step for result in results))
-    return [Report(row, {"python": "3.11.7", "ipykernel": "6.31.0"}, tuple(results), "today")]
-
-
 def test_each_lower_bound_is_what_the_oldest_row_had() -> None:
     """A bound that nothing was tested with is a wish: raise it, or let the row reach it."""
     reports = json.loads((ROOT / "docs" / "versions.json").read_text())
@@ -86,19 +80,6 @@ def test_each_lower_bound_is_what_the_oldest_row_had() -> None:
         if bound is not None:
             had = oldest["versions"][matrix.package_of(need)]
             assert f"{had}.".startswith(f"{bound}."), (need, had)
-
-
-@pytest.mark.parametrize(
-    ("outcome", "required", "failed"),
-    [
-        (Outcome.OK, True, False),
-        (Outcome.FAILED, False, True),
-        (Outcome.SKIPPED, False, False),
-        (Outcome.SKIPPED, True, True),
-    ],
-)
-def test_what_counts_as_failed(outcome: Outcome, required: bool, failed: bool) -> None:
-    assert matrix.failed(reports(Outcome.OK, outcome), required) is failed
 
 
 def test_the_page_of_versions_has_each_row() -> None:

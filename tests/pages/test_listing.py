@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -76,27 +77,12 @@ def test_the_pages_hold_everybody_once(count: int, rows: int, beyond: int) -> No
 
 
 def test_an_address_says_what_the_page_shows_and_keeps_the_rest() -> None:
-    now = Listing(
-        window="7d",
-        find="a&b",
-        group="staff",
-        only="over",
-        sort="hours",
-        page=3,
-        rows=50,
-        others={"kind": "LeaseEnded", "text": ""},
-    )
+    others = {"kind": "LeaseEnded", "text": ""}
+    table = {"find": "a&b", "sort": "hours", "page": 3, "rows": 50, "others": others}
+    now = Listing(window="7d", group="staff", only="over", **table)
     told = {name: values[0] for name, values in parse_qs(now.address(page=3)).items()}
-    assert listing(lambda name: told.get(name, "")) == Listing(
-        window="7d",
-        find="a&b",
-        group="staff",
-        only="over",
-        sort="hours",
-        page=3,
-        rows=50,
-        others={"kind": "LeaseEnded"},
-    )
+    read = listing(lambda name: told.get(name, ""))
+    assert read == replace(now, others={"kind": "LeaseEnded"})
     assert "page" not in now.address(sort="name"), "another order begins at its begin"
     assert Listing().address() == ""
 

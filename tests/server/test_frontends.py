@@ -41,7 +41,7 @@ def test_every_application_serves_gpushare_also_to_what_runs_notebooks_without_i
     )
     path.write_text(nbformat.writes(notebook))
     arguments = {
-        "nbclient": ["-c", RUN_NBCLIENT, str(path), str(out)],
+        "nbclient": ["-m", "jupyter", "execute", str(path), f"--output={out}"],
         "papermill": ["-m", "papermill", str(path), str(out)],
     }[runner]
     ran = subprocess.run(
@@ -59,15 +59,6 @@ def test_every_application_serves_gpushare_also_to_what_runs_notebooks_without_i
     assert mine in gpus
     kinds = {event["kind"] for event in server.gpushare("history")["events"]}
     assert {"LeaseGranted", "LeaseEnded"} <= kinds
-
-
-RUN_NBCLIENT = """
-import sys, nbformat
-from nbclient import NotebookClient
-notebook = nbformat.read(sys.argv[1], as_version=4)
-NotebookClient(notebook, timeout=60).execute()
-nbformat.write(notebook, sys.argv[2])
-"""
 
 
 def test_a_server_from_the_installed_package_has_us(tmp_path: Path) -> None:

@@ -70,7 +70,8 @@ def test_it_is_served(served: Server) -> None:
     assert served.gpushare("openapi.json") == openapi.document()
 
 
-def test_bad_input_of_every_kind(served: Server) -> None:
+def test_what_is_no_wish_is_refused(served: Server) -> None:
+    """What each field may not be is in tests/protocol/test_messages.py."""
     put = "gpushare/api/quotas/alice"
     for body in [
         b"",
@@ -80,17 +81,10 @@ def test_bad_input_of_every_kind(served: Server) -> None:
         b"\xff\xfe",
         b'{"gpus": 1e400}',
         b'{"gpus": NaN}',
-        b'{"gpus": true}',
-        b'{"gpus": 1.5}',
         b'{"gpus": 1, "memory": 0}',
         b'{"gpus": 1, "memory": 1' + b"0" * 5000 + b"}",
-        b'{"gpus": 1, "weight": Infinity}',
         b'{"gpus": 1, "wieght": 1}',
-        b'{"gpus": 1, "gpu_hours": false}',
-        b'{"gpus": 1, "weight": null}',
-        b'{"gpus": 1, "idle_timeout": -1}',
         b'{"gpus": 1, "burst_memory": "much"}',
-        b'{"gpus": 1, "reserve": "most"}',
         b'{"gpus": ' + b"[" * 100_000,
     ]:
         answer = served.api.put(put, content=body)
