@@ -20,19 +20,24 @@ _RANKS: Final = {starts: rank for rank, starts in enumerate(_STARTS)}
 
 def says(told: doc.Predicted) -> list[doc.Fact]:
     """The kind of GPU where it would start first, in a few words; then each kind."""
-    if not told["kinds"]:
-        return []
     kinds = sorted(told["kinds"], key=lambda one: (_RANKS[one["starts"]], one["seconds"]))
     asked = f"{count(told['iterations'], 'iteration')} with a batch of {told['batch']}"
     return [
-        said("summary", _kind(kinds[0]), hint=f"What is expected for {asked}."),
+        *(said("summary", _kind(one), hint=f"What is expected for {asked}.") for one in kinds[:1]),
         *(said("takes", _kind(one)) for one in told["kinds"]),
     ]
 
 
+def kind_says(kind: doc.PredictedKind) -> list[doc.Fact]:
+    """Whether a request for one kind of GPU would start."""
+    return [said("state", _starts(kind))]
+
+
 def _kind(kind: doc.PredictedKind) -> Text:
-    starts: str | Text = _STARTS[kind["starts"]]
-    if kind["starts"] == "waits" and (wait := kind["wait"]) is not None:
-        starts = text("would wait about {}", between(wait["low"], wait["high"]))
     needs = size(kind["memory"]), span(max(1.0, round(kind["seconds"])))
-    return text("≈ {}, {} on {}; {}", *needs, name(kind["kind"]), starts)
+    return text("≈ {}, {} on {}; {}", *needs, name(kind["kind"]), _starts(kind))
+
+
+def _starts(kind: doc.PredictedKind) -> Text:
+    words, wait = Text(_STARTS[kind["starts"]]), kind["wait"]
+    return words if wait is None else text("{} about {}", words, between(wait["low"], wait["high"]))

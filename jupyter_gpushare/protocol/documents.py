@@ -853,6 +853,7 @@ class PredictedKind(TypedDict):
         "grants nothing now",
     ]
     wait: Annotated[Estimate | None, "about how long it would wait; null: nobody can tell"]
+    says: NotRequired[Says]
 
 
 class Predicted(TypedDict):

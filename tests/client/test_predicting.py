@@ -15,7 +15,6 @@ from jupyter_gpushare.client.words.prediction import (
     Prediction,
     guessed,
     left_out,
-    start_words,
     time_words,
 )
 
@@ -29,16 +28,18 @@ def kind(name: str, **more: Any) -> dict[str, Any]:
 
 
 def test_the_table_has_a_row_for_each_kind() -> None:
-    slow = kind("T4", gpus=4, basis="dry run", starts="waits", wait={"low": 600, "high": 1800})
-    shown = Prediction({"batch": 32, "iterations": 1000, "kinds": [kind("A100"), slow]})
+    waits = ["state would wait about {range 600 1800}"]
+    slow = kind("T4", gpus=4, basis="dry run", starts="waits", says=waits)
+    fast = kind("A100", says=["state would start now"])
+    shown = Prediction({"batch": 32, "iterations": 1000, "kinds": [fast, slow]})
     first, _titles, a100, t4, note = repr(shown).splitlines()
     assert first == "Expected for 1000 iterations with a batch of 32"
     cells = [re.split(r"  +", line) for line in (a100, t4)]
     name, *rest = cells[0]
     assert (name, rest[:2]) == ("A100", ["6 GiB to 7 GiB", "12 min to 15 min"])
-    assert rest[2:] == ["80 %", "the predictor", "now"]
+    assert rest[2:] == ["80 %", "the predictor", "would start now"]
     assert cells[1][0] == "4 × T4"  # noqa: RUF001
-    assert cells[1][-2:] == ["the dry run alone", "waits about 10 to 30 min"]
+    assert cells[1][-2:] == ["the dry run alone", "would wait about 10 to 30 min"]
     assert "reserve 7 GiB" in note
     assert shown.memory == 7 * GIB
     html = shown._repr_html_()
@@ -51,7 +52,7 @@ def test_without_a_node_manager_it_says_why_and_nothing_of_starts() -> None:
     shown = Prediction({"batch": 1, "iterations": 1, "kinds": [row]}, "There is no node manager.")
     assert "There is no node manager. So" in repr(shown)
     assert "reserve" not in repr(shown)
-    assert start_words(row) == ""
+    assert repr(shown).splitlines()[2].endswith("the predictor"), "nobody knows what would start"
 
 
 def test_small_times_have_figures_and_nonsense_none() -> None:

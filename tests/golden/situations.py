@@ -756,6 +756,7 @@ def a_predicted_time() -> Situation:
         {**known, "basis": "predicted", "starts": "waits", "wait": wait},
         {**known, "kind": "Other GPU", "basis": "measured", "starts": "now", "wait": None},
     ]
+    kinds = [{**kind, "says": predictions.kind_says(kind)} for kind in kinds]
     whose = {"kernel_id": "k1", "path": "work/train.ipynb", "at": 1_700_000_110.0}
     predicted: Any = {**whose, "batch": 32, "iterations": 1000, "kinds": kinds}
     predicted["says"] = predictions.says(predicted)

@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from ...protocol.said import first
 from ...protocol.tables import table
-from ...protocol.times import LONGEST, format_duration, format_range
+from ...protocol.times import format_duration
 from .render import count, html_table, note_html, page_html, plain, size
 from .told import number
 
 Document = Mapping[str, Any]
 
 _TITLES: Final = ("GPUs", "memory", "time", "busy", "known from", "starts")
-#: When a request would start; of `waits` there may be more to say.
-_STARTS: Final = {
-    "now": "now",
-    "waits": "waits",
-    "over_quota": "never: more than your quota gives",
-    "too_large": "never: larger than the GPU",
-    "unavailable": "not now: the node manager grants nothing",
-}
 _BASIS: Final = {
     "measured": "earlier runs",
     "predicted": "the predictor",
@@ -114,17 +107,8 @@ def row(kind: Document) -> tuple[str, ...]:
         f"{time_words(kind.get('seconds'))} to {time_words(kind.get('seconds_p90'))}",
         f"{plain(kind.get('utilisation'), 6)} %",
         _BASIS.get(str(kind.get("basis")), "?"),
-        start_words(kind),
+        first(kind, "state", 0.0),
     )
-
-
-def start_words(kind: Document) -> str:
-    """``now``, or ``waits about 10 to 30 min``; empty where nobody knows."""
-    words, wait = _STARTS.get(str(kind.get("starts")), ""), kind.get("wait")
-    if kind.get("starts") != "waits" or not isinstance(wait, Mapping):
-        return words
-    low, high = (number(wait.get(end), 0, LONGEST) for end in ("low", "high"))
-    return words if low is None or high is None else f"{words} about {format_range(low, high)}"
 
 
 def time_words(seconds: object) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from ...compose.predictions import says
+from ...compose.predictions import kind_says, says
 from ...ledger.ledger import LedgerError
 from ...policy.books.state import Lease, State
 from ...policy.recall.outlook import Recent, of_newcomer
@@ -309,23 +309,22 @@ class Predictions:
             starts, wait = of_newcomer(
                 state, config, at, recent, who, memory, here, foresees=foresees
             )
-            kinds.append(
-                {
-                    "kind": one.kind,
-                    "gpus": len(here),
-                    "memory": one.memory,
-                    "memory_p90": one.memory_p90,
-                    "seconds": one.seconds,
-                    "seconds_p90": one.seconds_p90,
-                    "utilisation": one.utilisation,
-                    "error": one.error,
-                    "basis": one.basis.value,
-                    "starts": starts.value,
-                    "wait": None
-                    if wait is None
-                    else {"low": wait.low, "high": wait.high, "basis": wait.basis.value},
-                }
-            )
+            kind: doc.PredictedKind = {
+                "kind": one.kind,
+                "gpus": len(here),
+                "memory": one.memory,
+                "memory_p90": one.memory_p90,
+                "seconds": one.seconds,
+                "seconds_p90": one.seconds_p90,
+                "utilisation": one.utilisation,
+                "error": one.error,
+                "basis": one.basis.value,
+                "starts": starts.value,
+                "wait": None
+                if wait is None
+                else {"low": wait.low, "high": wait.high, "basis": wait.basis.value},
+            }
+            kinds.append({**kind, "says": kind_says(kind)})
         told: doc.Predicted = {
             "kernel_id": prediction.kernel_id,
             "path": prediction.path,

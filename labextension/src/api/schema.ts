@@ -1081,6 +1081,8 @@ export interface components {
                     memory: number;
                     /** @description bytes that are enough in nine of ten cases: these are reserved */
                     memory_p90: number;
+                    /** @description what there is to say of it, the most important first; a fact that has only a text, and perhaps a tone, is one line: 'about text' or 'about:tone text' */
+                    says?: (components["schemas"]["Said"] | string)[];
                     /** @description that all iterations take, as likely more as less */
                     seconds: number;
                     /** @description that are enough in nine of ten cases */
