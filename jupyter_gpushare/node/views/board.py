@@ -125,7 +125,6 @@ async def hand_out(
                 queue=await queue_rows(viewer, page),
             )
         )
-        charge(viewer)
         for tell in tells:
             tell(status)
             charge(viewer)

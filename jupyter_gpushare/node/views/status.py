@@ -169,6 +169,8 @@ def display_state(state: State, lease: Lease) -> DisplayState:
 PAGE_OF_ADMIN: Final = 500
 PAGE: Final = 200
 
+#: Who looks and has nothing.
+_NOBODY: Final = EnvironmentName("")
 #: The fields of a lease that other people are not told. Its id would let them follow its work.
 _HIDDEN: Final = dict.fromkeys(private(doc.Lease))
 #: What is left out where it is null or empty: of most tasks there is little to tell.
@@ -281,18 +283,24 @@ class Sheet:
         #: How many tasks of a name each person has on each GPU.
         self._held: defaultdict[tuple[EnvironmentName, GpuUuid], Counter[str]]
         self._held = defaultdict(Counter)
+        #: The GPUs on which each environment has something.
+        self._has: defaultdict[EnvironmentName, set[GpuUuid]] = defaultdict(set)
         self._job_leases: dict[tuple[EnvironmentName, str], list[Lease]] = {}
         for lease in in_order:
             if display_state(state, lease) is DisplayState.ENDED:
                 continue
             for part in lease.allocations:
+                self._has[lease.environment].add(part.gpu)
                 self._there.get(part.gpu, []).append(lease)
                 if lease.phase is LeasePhase.HELD:
                     self._held[lease.environment, part.gpu][_task_name(lease)] += 1
             if (job := lease.task.job) is not None:
                 self._job_leases.setdefault((lease.environment, job), []).append(lease)
-        #: GPUs as those see them who have nothing there: administrators, and others.
-        self._strange: dict[tuple[GpuUuid, bool], tuple[doc.Gpu, Encoded]] = {}
+        for environment, uuid in state.reservations:
+            self._has[environment].add(uuid)
+        #: A GPU by its place, as those see it who have nothing there: administrators, and others.
+        self._strange: Callable[[int, bool], tuple[doc.Gpu, Encoded]]
+        self._strange = cache(lambda place, admin: self._gpu(place, Viewer(_NOBODY, admin)))
         self._queue = _Listing(state.leases[name] for name in self._places)
         live = (x.environment for x in state.leases.values() if x.phase is not LeasePhase.ENDED)
         self._live = self._connected.union(live)
@@ -334,7 +342,11 @@ class Sheet:
         facts = self._facts
         _, leases = self.leases(viewer, page)
         _, queue = self.queue(viewer, page)
-        shown = [self._gpu(row, viewer) for row in self._gpus]
+        has = set[str]().union(*(self._has[x] for x in {viewer.environment, *self.own(viewer)}))
+        shown = [
+            self._gpu(place, viewer) if row["uuid"] in has else self._strange(place, viewer.admin)
+            for place, row in enumerate(self._gpus)
+        ]
         gpus = [gpu for gpu, _encoded in shown]
         head: doc.StatusHead = {
             "node": self.node(viewer),
@@ -540,16 +552,18 @@ class Sheet:
     def _quota(self, environment: EnvironmentName, gpus: list[doc.Gpu]) -> doc.HeldQuota:
         """An environment's quota, and what is said of it."""
         quota = quota_document(self._state, environment, self._config)
-        mine = [_reserved(self._state, environment, GpuUuid(gpu["uuid"])) for gpu in gpus]
         most = self._config.max_tasks_per_gpu
-        free = [
-            gpu
-            for gpu, reserved in zip(gpus, mine, strict=True)
-            if not reserved and (most is None or gpu["tasks"] < most)
-            if gpu["free"] >= min(quota["memory"] or gpu["memory"], whole_memory(gpu))
+        held = {part["uuid"] for part in quota["remaining"]["memory"]}
+        free = (
+            gpu["free"] >= min(quota["memory"] or gpu["memory"], whole_memory(gpu))
+            for gpu in gpus
+            if gpu["uuid"] not in held and (most is None or gpu["tasks"] < most)
+        )
+        now = 0 if self._places else sum(free)
+        own = [
+            entitled(self._state, (environment, GpuUuid(gpu["uuid"]))) if gpu["uuid"] in held else 0
+            for gpu in gpus
         ]
-        now = 0 if self._places else len(free)
-        own = [entitled(self._state, (environment, GpuUuid(gpu["uuid"]))) for gpu in gpus]
         quota["says"] = of_quotas.says(quota, gpus, own, now)
         return quota
 
@@ -569,27 +583,14 @@ class Sheet:
             for name in sorted(viewer.own(self._live) - {viewer.environment})
         ]
 
-    def _gpu(self, row: doc.GpuOfAll, viewer: Viewer) -> tuple[doc.Gpu, Encoded]:
+    def _gpu(self, place: int, viewer: Viewer) -> tuple[doc.Gpu, Encoded]:
         """A GPU as ``viewer`` may see it, and the same as JSON."""
-        uuid, own = GpuUuid(row["uuid"]), self.own(viewer)
+        row, own = self._gpus[place], self.own(viewer)
+        uuid = GpuUuid(row["uuid"])
         there = self._there[uuid]
-        mine = [self._seen(lease, View.OWN) for lease in there if lease.environment in own]
-        reserved = _reserved(self._state, viewer.environment, uuid)
-        if mine or reserved:
-            return self._gpu_seen(row, viewer, reserved, mine)
-        key = uuid, viewer.admin
-        if key not in self._strange:
-            self._strange[key] = self._gpu_seen(row, viewer, reserved, mine)
-        return self._strange[key]
-
-    def _gpu_seen(
-        self, row: doc.GpuOfAll, viewer: Viewer, reserved: int, mine: list[doc.Lease]
-    ) -> tuple[doc.Gpu, Encoded]:
-        """``mine`` are the viewer's own leases there, and ``reserved`` bytes for them."""
-        uuid, own = GpuUuid(row["uuid"]), self.own(viewer)
         gpu: doc.Gpu = {
             **row,
-            "mine": reserved,
+            "mine": _reserved(self._state, viewer.environment, uuid),
             "out_of_service": out_of_service(self._state, uuid, viewer),
             "squatters": [
                 {
@@ -602,7 +603,8 @@ class Sheet:
             ],
             "says": [],
         }
-        view, there = View.ADMIN if viewer.admin else View.OTHER, self._there[uuid]
+        view = View.ADMIN if viewer.admin else View.OTHER
+        mine = [self._seen(lease, View.OWN) for lease in there if lease.environment in own]
         others = [self._seen(lease, view) for lease in there if lease.environment not in own]
         most = self._config.max_tasks_per_gpu
         gpu["says"] = of_gpus.says(gpu, mine + others, most, self._facts.now)
@@ -694,20 +696,20 @@ def quota_document(
     the quota has none: up to 1 a share of a GPU, else bytes; 0: limits are not lifted.
     """
     quota, source = state.quotas.resolve(environment)
-    held: list[doc.RemainingMemory] = []
-    for uuid, books in sorted(state.gpus.items(), key=lambda item: item[1].gpu.order):
-        key = (environment, uuid)
-        if own := state.reservations.get(key):
-            most = wanted(quota, None, books.whole)
-            reserved = (own.full or own.memory) - own.lifted
-            held.append(
-                {
-                    "uuid": uuid,
-                    "index": books.gpu.index,
-                    "bytes": max(0, most - reserved),
-                    "instance": books.gpu.instance,
-                }
-            )
+    own = [
+        (books.gpu, wanted(quota, None, books.whole), reserved)
+        for uuid, books in state.gpus.items()
+        if (reserved := state.reservations.get((environment, uuid)))
+    ]
+    held: list[doc.RemainingMemory] = [
+        {
+            "uuid": gpu.uuid,
+            "index": gpu.index,
+            "bytes": max(0, most + reserved.lifted - (reserved.full or reserved.memory)),
+            "instance": gpu.instance,
+        }
+        for gpu, most, reserved in sorted(own, key=lambda one: one[0].order)
+    ]
     document: doc.HeldQuota = {
         "gpus": quota.gpus,
         "memory": quota.memory,

@@ -32,6 +32,8 @@ class Viewer:
 
     def own(self, environments: Iterable[EnvironmentName]) -> set[EnvironmentName]:
         """Those that are the viewer's."""
+        if not self.all_servers:
+            return {self.environment}.intersection(environments)
         return {name for name in environments if self.is_mine(name)}
 
     def view(self, lease: Lease) -> View:
