@@ -1,7 +1,4 @@
-"""Whatever fails in the disk, the checks or the system, nothing is told that is not so.
-
-The manager's loop when its disk, its checks or the system's favours fail.
-"""
+"""Whatever fails in the disk, the checks or the system, nothing is told that is not so."""
 
 from __future__ import annotations
 
@@ -134,10 +131,6 @@ class Driven(SimulatedInventory):
         return super().read()
 
 
-def problems(manager: Manager) -> list[str]:
-    return [str(books.problem) for books in manager.state.gpus.values() if books.problem]
-
-
 @pytest.mark.parametrize(
     "says", ["Its library and its kernel module differ", "The driver does not answer"]
 )
@@ -153,7 +146,8 @@ async def test_nothing_is_granted_on_an_old_measurement(tmp_path: Path, says: st
     more = {"inventory": inventory, "measure_interval": 0.01, "measured_within": 0.1}
     async with managing(tmp_path, **more) as manager:
         inventory.fault = fault
-        (problem,) = await soon(lambda: problems(manager))
+        (gpu,) = manager.state.gpus
+        problem = await soon(lambda: manager.state.gpus[gpu].problem)
         assert problem == f"{says}, and for 0.1 s nothing was measured."
         lease = ask(1)
         assert isinstance(await manager.submit(lease), core.Wait), "it waits, and is not lost"

@@ -21,7 +21,7 @@ from support.node import (
     needs_root,
     until,
 )
-from support.nvml import NvmlWorld
+from support.nvml_fixtures import node_on
 from support.policy_world import plain_config
 
 from jupyter_gpushare.ledger.codec import to_json
@@ -57,14 +57,10 @@ def test_a_killed_holder_makes_room(tmp_path):
         assert bob.wait(call)["gpus"]
 
 
-def driver_node(world: NvmlWorld, directory: Path, config: str) -> RunningNode:
-    return node_for_people(directory, config, simulate="", environ=world.environ())
-
-
 def test_squatters_are_counted_shown_and_dealt_with(tmp_path, nvml_world):
-    gpu = nvml_world.add_gpu(memory=24 * GIB, reserved=0)
     config = MEASURED + 'c.Quotas.default = {"gpus": 1, "memory": "16GiB"}\n'
-    with driver_node(nvml_world, tmp_path, config) as node, Puppet() as thief, Puppet() as b:
+    here = node_on(nvml_world, tmp_path, config, *PEOPLE, "root")
+    with here as (node, (gpu,)), Puppet() as thief, Puppet() as b:
         nvml_world.add_process(gpu, thief.pid, 12 * GIB)
 
         until(lambda: node.status()["gpus"][0]["squatters"], "the squatter is shown")
@@ -88,10 +84,10 @@ def test_squatters_are_counted_shown_and_dealt_with(tmp_path, nvml_world):
 
 
 def test_a_program_of_the_hosts_own_is_left_alone_and_the_rest_is_the_whole(tmp_path, nvml_world):
-    gpu = nvml_world.add_gpu(memory=24 * GIB, reserved=0)
     own = f"{os.getuid()}:{sys.executable}"
     config = f"{MEASURED}{KILLS}c.NodeManagerApp.system_programs = [{own!r}]\n"
-    with driver_node(nvml_world, tmp_path, config) as node, Puppet() as monitor, Puppet() as b:
+    here = node_on(nvml_world, tmp_path, config, *PEOPLE, "root")
+    with here as (node, (gpu,)), Puppet() as monitor, Puppet() as b:
         nvml_world.add_process(gpu, monitor.pid, GIB)
 
         until(lambda: node.status()["gpus"][0]["system"], "the program's memory is shown")

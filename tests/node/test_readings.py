@@ -14,6 +14,7 @@ from hypothesis import given, strategies as st
 from support.clock import FakeClock
 from support.node import GIB, NodeClient, RunningNode, until
 from support.nvml import NvmlWorld
+from support.nvml_fixtures import node_on
 from support.policy_world import World, gpu
 
 from jupyter_gpushare.node.host.outcome import Outcome
@@ -83,23 +84,17 @@ def test_zero_is_not_unknown() -> None:
 FAST = "c.NodeManagerApp.measure_interval = 0.05\n"
 
 
-def real_node(tmp_path: Path, world: NvmlWorld) -> RunningNode:
-    return RunningNode(tmp_path, simulate="", config=FAST, environ=world.environ())
-
-
 def changed(client: NodeClient, where: Callable[[Any], bool]) -> dict[str, Any]:
     """The next status told without being asked of which ``where`` holds."""
     told = client.wait_notice(Notice.CHANGED, where=lambda params: where(params["status"]))
-    status: dict[str, Any] = told["status"]
-    return status
+    return told["status"]
 
 
 def test_memory_and_utilisation_are_told_though_nothing_happens(
     tmp_path: Path, nvml_world: NvmlWorld
 ) -> None:
-    board = nvml_world.add_gpu(memory=24 * GIB)
-    nvml_world.set_utilisation(board, 0)
-    with real_node(tmp_path, nvml_world) as node, node.client() as watcher:
+    with node_on(nvml_world, tmp_path, FAST) as (node, (board,)), node.client() as watcher:
+        nvml_world.set_utilisation(board, 0)
         lease = watcher.request()["lease"]
         nvml_world.add_process(board, os.getpid(), GIB)
         watcher.call(Method.WATCH)
@@ -122,7 +117,7 @@ def test_memory_and_utilisation_are_told_though_nothing_happens(
 
 def history(node: RunningNode) -> list[dict[str, Any]]:
     with node.client() as client:
-        events: list[dict[str, Any]] = client.call(Method.HISTORY, limit=100)["events"]
+        events = client.call(Method.HISTORY, limit=100)["events"]
     return [event for event in events if event["kind"] != "MemberJoined"]
 
 
@@ -141,25 +136,24 @@ def quiet(watcher: NodeClient, node: RunningNode) -> None:
 
 def now(client: NodeClient) -> float:
     """The node manager's time."""
-    time: float = client.call(Method.STATUS)["node"]["time"]
-    return time
+    return client.call(Method.STATUS)["node"]["time"]
 
 
 def test_what_was_measured_is_told_with_whose_it_was(tmp_path: Path, nvml_world: NvmlWorld) -> None:
-    board = nvml_world.add_gpu(memory=24 * GIB)
-    lost = nvml_world.add_gpu(memory=8 * GIB)
-    nvml_world.set_utilisation(board, 25)
-    with real_node(tmp_path, nvml_world) as node, node.client() as client:
+    with (
+        node_on(nvml_world, tmp_path, FAST, gpus=2) as (node, (board, lost)),
+        node.client() as client,
+    ):
+        nvml_world.set_utilisation(board, 25)
 
         def told(**params: Any) -> dict[str, Any]:
             return client.call(Method.READINGS, step=0.0, **params)
 
         assert client.call(Method.READINGS)["step"] == 5.0
-        until(lambda: told()["times"], "a sample is kept")
+        until(lambda: 0.25 in told()["gpus"][0]["utilisation"], "a sample is kept")
         assert [row["uuid"] for row in told()["gpus"]] == [board, lost]
         first = told(gpu=board)["gpus"]
         assert [row["uuid"] for row in first] == [board]
-        assert first[0]["utilisation"][0] == 0.25
         assert first[0]["mine"][0] == first[0]["used"][0] == 0
         assert first[0]["temperature"][0] is first[0]["power"][0] is None
         lease = client.request()["lease"]
@@ -256,25 +250,21 @@ def test_leases_from_before_a_restart_are_busy_too() -> None:
     assert Told(world).run(world.tick, 0.0) == {0}
 
 
-def test_a_simulated_node_tells_its_utilisation(tmp_path: Path) -> None:
-    with RunningNode(tmp_path, simulate="2x24GiB", config=FAST) as node, node.client() as client:
-        client.call(Method.WATCH)
-        changed(client, lambda status: [g["utilisation"] for g in status["gpus"]] == [0.0, 0.0])
-        lease = client.request()["lease"]
-        changed(client, lambda status: [g["utilisation"] for g in status["gpus"]] == [1.0, 0.0])
-        client.call(Method.ACTIVITY, lease=lease, state="idle")
-        idle = changed(client, lambda status: status["gpus"][0]["utilisation"] == 0.0)
-        assert idle["leases"][0]["state"] == "idle"
-        assert idle["gpus"][0]["used"] == 0
-        client.call(Method.ACTIVITY, lease=lease, state="busy")
-        changed(client, lambda status: status["gpus"][0]["utilisation"] == 1.0)
-        # The lease outlives the node manager, and so does what is told of it.
+def test_a_simulated_node_tells_its_utilisation_over_a_restart(tmp_path: Path) -> None:
+    """The lease outlives the node manager, and so does what is told of it."""
+    with RunningNode(tmp_path, simulate="2x24GiB", config=FAST) as node:
+        with node.client() as client:
+            lease = client.request()["lease"]
+
+        def computes() -> bool:
+            return [one["utilisation"] for one in node.status()["gpus"]] == [1.0, 0.0]
+
+        until(computes, "it computes")
         node.restart()
-        with node.client() as again:
-            again.call(Method.WATCH)
-            after = changed(again, lambda status: status["gpus"][0]["utilisation"] == 1.0)
-            assert [row["id"] for row in after["leases"]] == [lease]
-            told = again.call(Method.READINGS, step=0.0)["gpus"][0]
-            assert set(told["used"]) == {0}
-            assert told["reserved"]
-            assert set(told["mine"]) == {24 * GIB}
+        until(computes, "it computes still")
+        assert [row["id"] for row in node.status()["leases"]] == [lease]
+        with node.client() as client:
+            told = client.call(Method.READINGS, step=0.0)["gpus"][0]
+        assert set(told["used"]) == {0}
+        assert told["reserved"]
+        assert set(told["mine"]) == {24 * GIB}

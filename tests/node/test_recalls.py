@@ -8,8 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from support.node import GIB, NodeClient, Puppet, RunningNode
+from support.node import GIB, NodeClient, Puppet
 from support.nvml import NvmlWorld
+from support.nvml_fixtures import node_on
 from support.policy_moving import Slow, asked_to_move
 
 from jupyter_gpushare.node.wire.notices import recall_notice
@@ -24,11 +25,6 @@ LIFTS = "c.Policy.burst_memory = 0.9\nc.Policy.burst_headroom = '10GiB'\n"
 IDLE = "c.Policy.idle_timeout = 0.1\nc.Policy.notify_before = 0.0\n"
 
 
-def node(world: NvmlWorld, directory: Path, more: str) -> RunningNode:
-    people, environ = ("alice", "bob"), world.environ()
-    return RunningNode(directory, simulate="", config=CONFIG + more, environ=environ, people=people)
-
-
 def recall(client: NodeClient) -> dict[str, Any]:
     return client.wait_notice(Notice.RECALL)
 
@@ -36,8 +32,8 @@ def recall(client: NodeClient) -> dict[str, Any]:
 def test_an_idle_task_gives_its_memory_and_who_was_away_is_asked_again(
     nvml_world: NvmlWorld, tmp_path: Path
 ) -> None:
-    gpu = nvml_world.add_gpu(memory=24 * GIB, reserved=0)
-    with node(nvml_world, tmp_path, IDLE) as running, Puppet() as a, Puppet() as b:
+    here = node_on(nvml_world, tmp_path, CONFIG + IDLE, "alice", "bob")
+    with here as (running, (gpu,)), Puppet() as a, Puppet() as b:
         alice = a.client(running.socket, "alice")
         bob = b.client(running.socket, "bob")
         granted = alice.request(kernel_id="k")
@@ -89,8 +85,8 @@ def gpu_row(client: NodeClient) -> dict[str, Any]:
 def test_a_lease_is_lifted_and_comes_back_when_somebody_waits(
     nvml_world: NvmlWorld, tmp_path: Path
 ) -> None:
-    gpu = nvml_world.add_gpu(memory=100 * GIB, reserved=0)
-    with node(nvml_world, tmp_path, LIFTS) as running, Puppet() as a, Puppet() as b:
+    here = node_on(nvml_world, tmp_path, CONFIG + LIFTS, "alice", "bob", gib=100)
+    with here as (running, (gpu,)), Puppet() as a, Puppet() as b:
         alice, bob = a.client(running.socket, "alice"), b.client(running.socket, "bob")
         granted = alice.request()
         lease = granted["lease"]

@@ -6,8 +6,9 @@ import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 
-from support.node import GIB, RunningNode, until
+from support.node import GIB, until
 from support.nvml import NvmlWorld
+from support.nvml_fixtures import node_on
 
 from jupyter_gpushare.protocol.messages import Method
 
@@ -28,11 +29,9 @@ WAITS = ASKS + "input()\n"
 def test_one_that_hangs_is_interrupted_for_who_waits_and_one_that_computes_is_not(
     nvml_world: NvmlWorld, tmp_path: Path
 ) -> None:
-    gpus = [nvml_world.add_gpu(), nvml_world.add_gpu()]
     people = ("alice", "bob", "carol", "dave", "root")
-    environ = nvml_world.environ()
     with (
-        RunningNode(tmp_path, simulate="", config=CONFIG, people=people, environ=environ) as node,
+        node_on(nvml_world, tmp_path, CONFIG, *people, gpus=2) as (node, gpus),
         node.client("root") as admin,
         ExitStack() as ends,
     ):

@@ -386,29 +386,23 @@ def test_a_credential_is_found_by_its_name(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "is_credential", "good"),
+    ("folder", "good", "bad"),
     [
-        (0o600, False, True),
-        (0o400, False, True),
-        (0o640, False, False),
-        (0o604, False, False),
-        (0o400, True, True),
-        (0o440, True, True),  # so systemd's access list shows itself
-        (0o444, True, False),
-        (0o460, True, False),
-        (0o450, True, False),
+        ("", (0o600, 0o400), (0o640, 0o604)),
+        # So systemd's access list shows itself: by the group's right to read.
+        ("CREDENTIALS_DIRECTORY", (0o400, 0o440), (0o444, 0o460, 0o450)),
     ],
 )
 def test_a_secret_is_read_only_when_no_other_can(
-    place: Path, mode: int, is_credential: bool, good: bool
+    place: Path, folder: str, good: tuple[int, ...], bad: tuple[int, ...]
 ) -> None:
-    file = place / "hub-token"
+    file, environ = place / "hub-token", {folder: str(place)}
     file.write_text(" secret\n")
-    file.chmod(mode)
-    environ = {"CREDENTIALS_DIRECTORY": str(place)} if is_credential else {}
-    if good:
+    for mode in good:
+        file.chmod(mode)
         assert systemd.read_secret(file, environ) == "secret"
-    else:
+    for mode in bad:
+        file.chmod(mode)
         with pytest.raises(ValueError, match="can be read by others"):
             systemd.read_secret(file, environ)
 

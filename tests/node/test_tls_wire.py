@@ -17,15 +17,11 @@ from typing import Any
 
 from support.loop import soon
 from support.pool import join
-from support.tinyhub import OWN, TinyHub
 from support.wire import MOST, WITHIN, Host, House, Wire, make
 
-from jupyter_gpushare.daemon.hubapi import HubApi
-from jupyter_gpushare.node.people.hubidentity import HubIdentity, HubTrust
 from jupyter_gpushare.node.people.identity import Identity, Principal
 from jupyter_gpushare.node.wire.tls import TlsPort
 from jupyter_gpushare.pool.pki import DAY, Authority
-from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Answer, Method
 from jupyter_gpushare.protocol.secured import client_context
 
@@ -141,26 +137,6 @@ async def test_who_may_come_in_is_charged_to_the_address_until_it_is_known(tmp_p
         await (await there.dial()).hello(viewer={"name": "alice", "groups": ["g"]})
         assert there.host.principals == [Principal("alice", ("g",))]
         assert there.host.opened[1].owner == "alice"
-
-
-async def test_the_hub_says_whose_a_token_is_and_when_it_is_not_any_more(tmp_path: Path) -> None:
-    hub = TinyHub(tokens={"a": "alice", "b": "bob"}, users={"alice": ["g"], "bob": []})
-    async with hub.served():
-        trust = HubTrust(believed=1.0, host_admins=True)
-        identity = HubIdentity(HubApi(hub.url), OWN, trust, now=time.monotonic)
-        async with house(tmp_path, identity=identity) as there:
-            alice = await (await there.dial(pool=False)).hello(token="a")
-            assert there.host.principals == [Principal("alice", ("g",))]
-            for token in ("wrong", None):
-                client = await there.dial(pool=False)
-                await client.greet(token=token)
-                assert (await client.error()).error.reason is Reason.NOT_ALLOWED
-            # A viewer may not be a service, nor anybody without the pool's certificate.
-            client = await there.dial()
-            await client.greet(viewer={"name": "service:gpushare"})
-            await client.error()
-            del hub.tokens["a"]
-            await alice.ended()
 
 
 def test_handshakes_leave_nothing_behind(tmp_path: Path) -> None:

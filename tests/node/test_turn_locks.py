@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from support.cuda import GIB, CudaWorld, children_of, end_helper, helper_pid
 from support.node import Puppet, RunningNode, until
+from support.stepping import Task
 
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.privateplace import checkpoint_socket
@@ -73,14 +74,13 @@ class Scene:
     world: CudaWorld
     node: RunningNode
     place: Path
-    pids: dict[str, int]
-    files: dict[str, Path]
+    tasks: dict[str, Task]
 
     def is_locked(self, who: str) -> bool:
-        return self.world.state_of(self.pids[who]) == LOCKED
+        return self.world.state_of(self.tasks[who].process.pid) == LOCKED
 
     def anybody_locked(self) -> list[str]:
-        return [who for who in self.pids if self.is_locked(who)]
+        return [who for who in self.tasks if self.is_locked(who)]
 
     def says_so(self) -> bool:
         status = self.node.status()
@@ -90,20 +90,16 @@ class Scene:
             assert 0 < one["until"] - status["node"]["time"] <= 10.0, "c.Policy.turn_lock"
         return bool(told)
 
-    def steps(self, who: str) -> list[tuple[float, float]]:
-        lines = [line.split() for line in self.files[who].read_text().split("\n")[:-1]]
-        return [(float(line[1]), float(line[2])) for line in lines]
+    def go_on(self) -> None:
+        """Wait until each has made some steps more."""
+        for task in self.tasks.values():
+            task.more(20)
 
-    def go_on(self, count: int = 20) -> None:
-        """Wait until each has made so many steps more."""
-        before = {who: len(self.steps(who)) for who in self.pids}
-        for who, steps in before.items():
-            until(lambda w=who, s=steps: len(self.steps(w)) >= s + count, f"{who} goes on", WITHIN)
-
-    def pauses(self, who: str, least: float) -> list[float]:
-        steps = self.steps(who)
-        gaps = [after[0] - before[0] for before, after in itertools.pairwise(steps)]
-        return [gap for gap in gaps if gap >= least]
+    def pauses(self, who: str) -> list[float]:
+        """Seconds between two steps, where they are more than a step takes."""
+        begun = [step[0] for step in self.tasks[who].lines()]
+        gaps = [after - before for before, after in itertools.pairwise(begun)]
+        return [gap for gap in gaps if gap >= 0.4]
 
 
 @pytest.fixture
@@ -118,16 +114,11 @@ def now(cuda_world: CudaWorld, tmp_path: Path) -> Iterator[Scene]:
         stack.callback(_end_family, place)
         stack.callback(node.close)
         node.start()
-        pids, files = {}, {}
+        tasks = {}
         for who, library in LIBRARIES.items():
-            files[who] = tmp_path / f"{who}.steps"
             code = PROGRAM.format(library=library)
-            with files[who].open("w") as out:
-                process = node.program(who, "-c", code, environ=environ, stdout=out)
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-            pids[who] = process.pid
-        yield Scene(cuda_world, node, place, pids, files)
+            tasks[who] = stack.enter_context(Task(node, tmp_path, who, code, environ))
+        yield Scene(cuda_world, node, place, tasks)
 
 
 def _end_family(place: Path) -> None:
@@ -144,8 +135,8 @@ def test_loops_that_nobody_can_see_take_turns_and_nobody_stays_locked(now: Scene
     until(lambda: now.is_locked("alice"), "alice is locked", WITHIN)
     until(lambda: now.is_locked("bob"), "bob is locked", WITHIN)
     until(now.says_so, "a status says that one is locked, and until when", WITHIN)
-    until(lambda: now.pauses("alice", 0.4) and now.pauses("bob", 0.4), "they pause", WITHIN)
-    until(lambda: min(now.pauses("alice", 0.4)) < 8, "an end by a turn, not the time", WITHIN)
+    until(lambda: now.pauses("alice") and now.pauses("bob"), "they pause", WITHIN)
+    until(lambda: min(now.pauses("alice")) < 8, "an end by a turn, not the time", WITHIN)
     leases = now.node.status()["leases"]
     with now.node.client("root") as root:
         kinds = [e["kind"] for e in root.call(Method.HISTORY, limit=1000)["events"]]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from support.node import GIB, RunningNode, until
+from support.stepping import Task
 
 from jupyter_gpushare.client.words.render import status_text
 
@@ -51,36 +52,13 @@ while True:
 """
 
 
-class Task:
-    """A process of somebody's that runs the program. A context manager, which kills it."""
-
-    def __init__(self, node: RunningNode, place: Path, who: str) -> None:
-        self.file = place / f"{who}.steps"
-        path = {"PYTHONPATH": os.pathsep.join(sys.path)}
-        with self.file.open("w") as out:
-            self.process = node.program(who, "-c", PROGRAM, environ=path, stdout=out)
-
-    def lines(self, kind: str) -> list[list[float]]:
-        """The times of all whole lines of this kind (monotonic seconds)."""
-        lines = [line.split() for line in self.file.read_text().split("\n")[:-1]]
-        return [[float(at) for at in line[1:]] for line in lines if line[:1] == [kind]]
-
-    def more(self, kind: str, count: int) -> None:
-        """Wait for so many lines more."""
-        enough = len(self.lines(kind)) + count
-        until(lambda: len(self.lines(kind)) >= enough, f"{count} more of {kind}", WITHIN)
-
-    def __enter__(self) -> Task:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
+def program(node: RunningNode, place: Path, who: str) -> Task:
+    return Task(node, place, who, PROGRAM, {"PYTHONPATH": os.pathsep.join(sys.path)})
 
 
 def overlaps(one: Task, other: Task, since: float) -> list[Any]:
     """Pairs of steps that ran at the same time, of those that began after ``since``."""
-    mine, theirs = ([s for s in task.lines("step") if s[0] >= since] for task in (one, other))
+    mine, theirs = ([s for s in task.lines() if s[0] >= since] for task in (one, other))
     return [(a, b) for a in mine for b in theirs if a[0] < b[1] and b[0] < a[1]]
 
 
@@ -93,14 +71,14 @@ def by_turns(place: Path, config: str = CONFIG, **environ: str) -> Iterator[Runn
 
 
 def test_two_train_by_turns_where_only_one_would_fit(tmp_path: Path) -> None:
-    with by_turns(tmp_path) as node, Task(node, tmp_path, "alice") as alice:
-        alice.more("step", 5)
+    with by_turns(tmp_path) as node, program(node, tmp_path, "alice") as alice:
+        alice.more(5)
         assert [one["turn"] for one in node.status()["leases"]] == [None], "alone, it is left alone"
-        with Task(node, tmp_path, "bob") as bob:
+        with program(node, tmp_path, "bob") as bob:
             until(lambda: alice.lines("waits") and bob.lines("waits"), "both take turns", WITHIN)
             since = time.monotonic()
             for one in (alice, bob):
-                one.more("waits", 1)
+                one.more(1, "waits")
             assert overlaps(alice, bob, since) == []
             told = node.status()
             (gpu,) = told["gpus"]
@@ -113,7 +91,7 @@ def test_two_train_by_turns_where_only_one_would_fit(tmp_path: Path) -> None:
             until(lambda: " computes for " in status_text(node.status()), "it is told")
         until(lambda: [one["turn"] for one in node.status()["leases"]] == [None], "alone again")
         waits = len(alice.lines("waits"))
-        alice.more("step", 20)
+        alice.more(20)
         assert len(alice.lines("waits")) <= waits + 1, "nobody stops it"
 
 
@@ -123,15 +101,15 @@ def test_a_node_manager_that_dies_in_a_hand_over_loses_nobodys_turn(tmp_path: Pa
     failpoint = "after-append:3:TurnGiven"
     with (
         by_turns(tmp_path, PATIENT, JUPYTER_GPUSHARE_FAILPOINT=failpoint) as node,
-        Task(node, tmp_path, "alice") as alice,
-        Task(node, tmp_path, "bob") as bob,
+        program(node, tmp_path, "alice") as alice,
+        program(node, tmp_path, "bob") as bob,
     ):
         assert node.wait_dead(WITHIN) == -signal.SIGKILL
         assert alice.lines("waits"), "both took turns before"
         assert bob.lines("waits"), "both took turns before"
         node.start()
         for one in (alice, bob):
-            one.more("waits", 1)
+            one.more(1, "waits")
         # Until each was told for the first time both computed.
         since = max(one.lines("waits")[0][0] for one in (alice, bob))
         assert overlaps(alice, bob, since) == [], "also while it was away"

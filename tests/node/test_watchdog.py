@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from support.node import GIB, NodeClient, Puppet, RunningNode, until
+from support.node import GIB, NodeClient, Puppet, until
 from support.nvml import NvmlWorld
+from support.nvml_fixtures import node_on
 
 from jupyter_gpushare.protocol.messages import Method, Notice
 
@@ -25,9 +26,7 @@ def shown(client: NodeClient) -> dict[str, Any] | None:
 def test_the_stages_are_told_shown_and_kept_and_a_busy_task_is_left_alone(
     nvml_world: NvmlWorld, tmp_path: Path
 ) -> None:
-    gpu = nvml_world.add_gpu(memory=24 * GIB, reserved=0)
-    environ = nvml_world.environ()
-    with RunningNode(tmp_path, simulate="", config=CONFIG, environ=environ) as node, Puppet() as a:
+    with node_on(nvml_world, tmp_path, CONFIG) as (node, (gpu,)), Puppet() as a:
         client = a.client(node.socket)
         lease = client.request(kernel_id="k")["lease"]
         nvml_world.add_process(gpu, a.pid, 12 * GIB)

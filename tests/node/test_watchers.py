@@ -17,6 +17,7 @@ from support.managing import CLOCK, managing
 from jupyter_gpushare.daemon.fairness import FREE
 from jupyter_gpushare.ledger.ledger import Ledger
 from jupyter_gpushare.node.manager import Manager
+from jupyter_gpushare.node.people.identity import Principal
 from jupyter_gpushare.node.views.board import Slices
 from jupyter_gpushare.node.wire import statuses
 from jupyter_gpushare.node.wire.service import Service
@@ -25,15 +26,6 @@ from jupyter_gpushare.policy.words.model import ProcessId, Quota
 from jupyter_gpushare.protocol.calls import Call, Client, Hello
 from jupyter_gpushare.protocol.framing import Encoded
 from jupyter_gpushare.protocol.messages import PROTOCOL, CallId, Method, Notice
-
-
-@dataclass(frozen=True)
-class Person:
-    environment: str
-    groups: tuple[str, ...] = ()
-    admin: bool = False
-    all_servers: bool = False
-    pool: bool = False
 
 
 class Reader:
@@ -92,7 +84,7 @@ class House:
         self.number += 1
         reader = Reader(self.number)
         hello = Hello(PROTOCOL, Client("test", "0"), None)
-        self.service.on_hello(reader, Person(who), Call(1, Method.HELLO, hello))
+        self.service.on_hello(reader, Principal(who), Call(1, Method.HELLO, hello))
         await soon(lambda: 1 in reader.got)
         if watching:
             self.watch(reader)

@@ -28,10 +28,10 @@ def nvml_world(nvml_stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @contextmanager
 def node_on(
-    world: NvmlWorld, directory: Path, config: str, *people: str, gpus: int = 1
+    world: NvmlWorld, directory: Path, config: str, *people: str, gpus: int = 1, gib: int = 24
 ) -> Iterator[tuple[RunningNode, list[str]]]:
-    """A node manager on so many GPUs of 24 GiB of this world, and their UUIDs."""
-    uuids = [world.add_gpu(memory=24 * GIB, reserved=0) for _ in range(gpus)]
+    """A node manager on so many GPUs of ``gib`` GiB of this world, and their UUIDs."""
+    uuids = [world.add_gpu(memory=gib * GIB, reserved=0) for _ in range(gpus)]
     environ = world.environ()
     with RunningNode(directory, simulate="", config=config, environ=environ, people=people) as node:
         yield node, uuids
