@@ -9,7 +9,9 @@ from hypothesis import given, strategies as st
 from jupyter_gpushare.node.wire.admission import Admission, Places, Refusal
 
 PLACES = Places(strangers=3, known=6, environment=4)
-OWNERS = st.sampled_from(["alice", "bob", "carol"])
+#: OS users.
+UIDS = {"alice": 1, "bob": 1, "carol": 2}
+OWNERS = st.sampled_from(list(UIDS))
 STEPS = st.lists(
     st.tuples(st.sampled_from(["come", "speak", "greet", "go"]), OWNERS, st.integers(0))
 )
@@ -29,16 +31,13 @@ def test_places_are_kept_and_who_has_fewer_always_gets_one(
         return mine[number % len(mine)] if mine else None
 
     for guest, (step, who, number) in enumerate(steps):
-        uid = {"alice": 1, "bob": 1, "carol": 2}[who]
+        uid = UIDS[who]
         if step == "come":
-            before = Counter({"alice": 1, "bob": 1, "carol": 2}[o] for o in silent.values())
+            before = Counter(UIDS[owner] for owner in (*silent.values(), who))
             silent[guest] = who
             goes = admission.arrive(guest, uid)
             if goes is not None:
-                owner = silent.pop(goes)
-                its = {"alice": 1, "bob": 1, "carol": 2}[owner]
-                before[uid] += 1
-                assert before[its] == max(before.values())
+                assert before[UIDS[silent.pop(goes)]] == max(before.values())
         elif step == "speak" and (one := pick(silent, who, number)) is not None:
             del silent[one]
             speaking[one] = who

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 from support.exporter import samples
-from support.node import GIB, NodeClient, RunningNode, until
+from support.node import GIB, RunningNode, until
 from support.policy_world import task
 
 from jupyter_gpushare.node.views.environment_metrics import OTHERS, PREFIX, EnvironmentMetrics
@@ -36,45 +35,39 @@ c.NodeManagerApp.metrics_environments = 2
 
 def test_figures_by_environment_agree_with_usage(tmp_path: Path, port: int) -> None:
     more = {"people": PEOPLE, "arguments": [f"--metrics-port={port}"]}
+
+    def told(name: str, who: str) -> float:
+        return samples(port).get(f'{PREFIX}_{name}{{environment="{who}"}}', -1.0)
+
+    def seconds(name: str) -> float:
+        return told(f"gpu_seconds_{name}_total", "alice")
+
     with RunningNode(tmp_path, simulate="2x24GiB", config=CONFIG, **more) as node:
-        clients = {name: node.client(name) for name in PEOPLE}
-        lease = clients["alice"].request(kernel_id="k")["lease"]
-        clients["bob"].request()
-        clients["carol"].ask()
-        waits = f'{PREFIX}_requests{{environment="{OTHERS}"}}'
-        until(lambda: samples(port).get(waits) == 1.0, "carol waits, one of the others")
-        told = samples(port)
-        assert told[f'{PREFIX}_gpus{{environment="alice"}}'] == 1
-        assert told[f'{PREFIX}_reserved_bytes{{environment="bob"}}'] == 8 * GIB
-        assert told[f'{PREFIX}_gpus{{environment="{OTHERS}"}}'] == 0
-        assert not [name for name in told if "carol" in name]
+        alice, bob, carol = map(node.client, PEOPLE)
+        lease = alice.request(kernel_id="k")["lease"]
+        bob.request()
+        carol.ask()
+        until(lambda: told("requests", OTHERS) == 1.0, "carol waits, one of the others")
+        assert (told("gpus", "alice"), told("gpus", OTHERS)) == (1, 0)
+        assert told("reserved_bytes", "bob") == 8 * GIB
+        assert not [name for name in samples(port) if "carol" in name]
 
-        clients["alice"].call(Method.ACTIVITY, lease=lease, state="idle")
-        busy = f'{PREFIX}_gpu_seconds_busy_total{{environment="alice"}}'
-        held = f'{PREFIX}_gpu_seconds_held_total{{environment="alice"}}'
+        begun = seconds("held")
+        alice.call(Method.ACTIVITY, lease=lease, state="idle")
         # Who asks often gets the last answer again: a new one is one that was made since.
-        until(lambda: samples(port)[held] > told[held], "figures from after the call")
-        stays = samples(port)[busy]
-        until(lambda: samples(port)[held] > stays + 0.3, "it holds on")
-        assert samples(port)[busy] == stays
-        clients["alice"].call(Method.RELEASE, lease=lease)
-        until(lambda: samples(port)[f'{PREFIX}_gpus{{environment="{OTHERS}"}}'] == 1, "carol's")
-        (row,) = [r for r in usage(clients["alice"]) if r["environment"] == "alice"]
-        told = samples(port)
-        assert told[held] == pytest.approx(row["gpu_seconds_held"], abs=0.1)
-        assert told[busy] == pytest.approx(row["gpu_seconds_busy"], abs=0.1)
-        charged = told[f'{PREFIX}_gpu_seconds_charged_total{{environment="alice"}}']
-        assert charged == told[held], "nobody takes turns here"
-        resident = told[f'{PREFIX}_resident_gib_seconds_total{{environment="alice"}}']
-        assert resident == pytest.approx(8 * told[held], rel=0.2, abs=2.0)
-        assert row["resident_gib_seconds"] == pytest.approx(8 * told[held], rel=0.2, abs=2.0)
-        for client in clients.values():
-            client.close()
-
-
-def usage(client: NodeClient) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = client.call(Method.USAGE)["rows"]
-    return rows
+        until(lambda: seconds("held") > begun, "figures from after the call")
+        stays = seconds("busy")
+        until(lambda: seconds("held") > stays + 0.3, "it holds on")
+        assert seconds("busy") == stays
+        alice.call(Method.RELEASE, lease=lease)
+        until(lambda: told("gpus", OTHERS) == 1, "carol's")
+        (row,) = [r for r in alice.call(Method.USAGE)["rows"] if r["environment"] == "alice"]
+        held = seconds("held")
+        assert held == pytest.approx(row["gpu_seconds_held"], abs=0.1)
+        assert seconds("busy") == pytest.approx(row["gpu_seconds_busy"], abs=0.1)
+        assert seconds("charged") == held, "nobody takes turns here"
+        for resident in (told("resident_gib_seconds_total", "alice"), row["resident_gib_seconds"]):
+            assert resident == pytest.approx(8 * held, rel=0.2, abs=2.0)
 
 
 @settings(max_examples=100, deadline=None)

@@ -360,7 +360,7 @@ SCOPES = ["users:activity!user=alice", "access:servers!server=alice/gpu"]
         ([*SCOPES, "access:servers!server=alice/other"], "alice"),
         (["access:servers!user=alice"], "alice"),
         (["access:servers!server=bob/gpu"], "alice"),
-        (["x", "access:servers!server=bob/access:servers!server=alice/gpu"], "alice"),
+        (["no-access:servers!server=alice/gpu"], "alice"),
         (None, "alice"),
         ([None, 3], "alice"),
     ],

@@ -218,14 +218,14 @@ def test_what_others_have_or_may_open_is_not_believed(
     assert why in caplog.text
 
 
-@pytest.mark.parametrize("plant", [os.symlink, os.link, None])
+@pytest.mark.parametrize(("plant", "mode"), [(os.symlink, 0o600), (os.link, 0o644), (None, 0o600)])
 def test_what_is_planted_is_neither_read_nor_written_through(
-    file: Path, tmp_path: Path, plant: Any, caplog: pytest.LogCaptureFixture
+    file: Path, tmp_path: Path, plant: Any, mode: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A link, or a pipe that nobody writes to."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text(json.dumps({"version": 1, "hub": HUB, "groups": {}}))
-    elsewhere.chmod(0o644)
+    elsewhere.chmod(mode)
     if plant is None:
         os.mkfifo(file, 0o600)
     else:

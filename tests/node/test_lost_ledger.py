@@ -9,15 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import (
-    GIB,
-    NodeClient,
-    Puppet,
-    RemoteError,
-    RunningNode,
-    token_file,
-    until,
-)
+from support.node import GIB, NodeClient, Puppet, RemoteError, RunningNode, until
 from support.nvml import NvmlWorld
 
 from jupyter_gpushare.client.session.session import Session
@@ -36,15 +28,7 @@ KILLS = 'c.Policy.audit_action = "kill"\nc.Policy.audit_grace = 0.2\n'
 
 
 def node_with(directory: Path, config: str = LONG, **more: Any) -> RunningNode:
-    people = [token_file(directory, *PEOPLE)]
-    return RunningNode(directory, config=config, arguments=people, **more)
-
-
-def let_the_time_pass(node: RunningNode, config: str = SHORT) -> None:
-    """Start it again with less time for presenting; it begins anew then."""
-    node.terminate()
-    node.config.write_text(config)
-    node.start()
+    return RunningNode(directory, config=config, people=PEOPLE, **more)
 
 
 def damage(node: RunningNode) -> None:
@@ -55,9 +39,8 @@ def damage(node: RunningNode) -> None:
 
 
 def status_of(node: RunningNode) -> dict[str, Any]:
-    with node.client("root") as admin:
-        document: dict[str, Any] = admin.call(Method.STATUS)
-        return document
+    document: dict[str, Any] = node.client("root").call(Method.STATUS)
+    return document
 
 
 def present(client: NodeClient, granted: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -128,7 +111,9 @@ def test_work_goes_on_and_only_who_has_no_lease_is_killed(
         assert (shown["environment"], shown["phase"], shown["name"]) == ("alice", "held", "test")
 
         # Only now the time for it passes quickly.
-        let_the_time_pass(node, SHORT + KILLS)
+        node.terminate()
+        node.config.write_text(SHORT + KILLS)
+        node.start()
         assert thief.process.wait(60) == -signal.SIGKILL
         nvml_world.remove_process(free, thief.pid)
         until(lambda: unleased(node, free) == 0, "what it had is free")
@@ -162,11 +147,7 @@ def test_the_client_has_its_lease_back_by_itself(tmp_path: Path) -> None:
             )
             damage(node)
 
-            def back() -> list[dict[str, Any]]:
-                found: list[dict[str, Any]] = status_of(node)["leases"]
-                return found
-
-            (shown,) = until(back, "the lease is back")
+            (shown,) = until(lambda: status_of(node)["leases"], "the lease is back")
             assert (shown["id"], shown["phase"]) == (granted["lease"], "held")
             assert not lost.is_set()
             assert session.call(Method.HEARTBEAT, lease=granted["lease"])["state"] == "held"

@@ -7,6 +7,7 @@ read by the starting user and becomes the other one, who may not be allowed to r
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import selectors
@@ -147,39 +148,26 @@ def pour(
 
 
 def over_and_over(*lines: bytes) -> Callable[[int], Iterator[bytes]]:
-    def says(number: int) -> Iterator[bytes]:
-        while True:
-            yield from lines
-
-    return says
+    return lambda number: itertools.cycle(lines)
 
 
 def leases(number: int) -> Iterator[bytes]:
     """Legal requests and releases, each pair with a name of its own."""
-    count = 0
-    while True:
-        count += 1
+    for count in itertools.count(1):
         mine = f"m{number}-{count}"
         yield line(2 * count, "request", request_id=mine, task=TASK, wait=False)
         yield line(2 * count + 1, "release", request_id=mine)
 
 
-def refusals(number: int) -> Iterator[bytes]:
-    """Requests that can never be granted, with names as long as may be."""
-    count = 0
+def requests(**more: Any) -> Callable[[int], Iterator[bytes]]:
+    """Without an end, with names as long as may be."""
     task = {"name": "n" * 200, "kind": "process", "path": "\u0001" * 4000}
-    while True:
-        count += 1
-        yield line(count + 1, "request", request_id=f"r{number}-{count}", task=task, gpus=4000)
 
+    def says(number: int) -> Iterator[bytes]:
+        for count in itertools.count(2):
+            yield line(count, "request", request_id=f"r{number}-{count}", task=task, **more)
 
-def hoard(number: int) -> Iterator[bytes]:
-    """As many leases as it gets, with names as long as may be, and no end."""
-    count = 0
-    task = {"name": "n" * 200, "kind": "process", "path": "\u0001" * 4000}
-    while True:
-        count += 1
-        yield line(count + 1, "request", request_id=f"o{number}-{count}", task=task, wait=False)
+    return says
 
 
 def predictions(number: int) -> Iterator[bytes]:
@@ -187,9 +175,7 @@ def predictions(number: int) -> Iterator[bytes]:
     if number == 0:
         for count in range(200):
             yield line(count + 2, "request", request_id=f"p{count}", task=TASK, wait=False)
-    count = 1000
-    while True:
-        count += 1
+    for count in itertools.count(1001):
         operation = {"kind": "MatMul", "largest": 64, "count": 1, "flops": 1e12, "bytes": 10}
         told = {"operations": [operation], "batch": count % 7 + 1, "iterations": 9, "inputs": 64}
         yield line(count, "predict", task=TASK, framework="torch", peak=count * 2**20, **told)
@@ -206,11 +192,8 @@ def watched_leases(number: int) -> Iterator[bytes]:
 
 def reads_of(*methods: tuple[str, dict[str, Any]]) -> Callable[[int], Iterator[bytes]]:
     def says(number: int) -> Iterator[bytes]:
-        count = 1
-        while True:
-            for method, params in methods:
-                count += 1
-                yield line(count, method, **params)
+        for count, (method, params) in enumerate(itertools.cycle(methods), 2):
+            yield line(count, method, **params)
 
     return says
 
@@ -253,8 +236,8 @@ PEOPLE: dict[str, Callable[[str, float], dict[str, Any]]] = {
     "single bytes": lambda path, s: pour(path, s, 200, over_and_over(b" ", b"")),
     "no hello": lambda path, s: pour(path, s, 200, over_and_over(b"x", b""), first=b""),
     "leases": lambda path, s: pour(path, s, 40, leases),
-    "refused requests": lambda path, s: pour(path, s, 10, refusals),
-    "leases kept": lambda path, s: pour(path, s, 4, hoard),
+    "refused requests": lambda path, s: pour(path, s, 10, requests(gpus=4000)),
+    "leases kept": lambda path, s: pour(path, s, 4, requests(wait=False)),
     "predictions": lambda path, s: pour(path, s, 10, predictions),
     "watchers": lambda path, s: pour(path, s, 200, watched_leases),
     "status": lambda path, s: pour(path, s, 20, reads_of(("status", {}))),
