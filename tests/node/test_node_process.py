@@ -7,20 +7,17 @@ import os
 import resource
 import signal
 import socket
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-from support.node import (
-    GIB,
-    Puppet,
-    RemoteError,
-    RunningNode,
-    needs_root,
-    open_directory,
-    until,
-)
+from support.jupyter import wait_for
+from support.node import GIB, Puppet, RemoteError, RunningNode, needs_root, open_directory, until
 from support.nvml import NvmlWorld
 
 from jupyter_gpushare.node.app import place_of_socket
@@ -293,3 +290,29 @@ def test_two_places_to_listen_are_an_error(tmp_path: Path) -> None:
             assert place_of_socket(configured, inherited, shared=True) == str(tmp_path / "s")
         with pytest.raises(InheritedSocketWrong, match=r"told to listen on /else.* Take --socket"):
             place_of_socket("/else/where.sock", inherited, shared=False)
+
+
+STARTER = """
+import subprocess, sys, time
+child = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, text=True, start_new_session=True)
+print(child.stdout.readline().strip(), child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_it_ends_with_the_one_who_started_it_however_that_ends() -> None:
+    with tempfile.TemporaryDirectory(prefix="gp-") as folder:
+        socket = str(Path(folder, "s"))
+        node = [sys.executable, "-m", "jupyter_gpushare.cli", "node", "--exit-with-parent"]
+        node += [f"--socket={socket}", f"--ledger={folder}/l.sqlite", "--simulate=1x8GiB"]
+        with subprocess.Popen(
+            [sys.executable, "-c", STARTER, *node], stdout=subprocess.PIPE, text=True
+        ) as starter:
+            assert starter.stdout is not None
+            ready, path, pid = starter.stdout.readline().split()
+            assert (ready, path) == ("ready", socket)
+            child = psutil.Process(int(pid))
+            os.kill(starter.pid, signal.SIGKILL)
+        wait_for(lambda: not child.is_running(), what="the node manager's end")
+        # It went as it should: nobody finds a dead socket.
+        assert not Path(socket).exists()

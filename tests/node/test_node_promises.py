@@ -13,14 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.disk import fill, tiny_disk
-from support.node import (
-    GIB,
-    Puppet,
-    RemoteError,
-    RunningNode,
-    needs_root,
-    until,
-)
+from support.node import GIB, Puppet, RemoteError, RunningNode, needs_root, until
 from support.nvml_fixtures import node_on
 from support.policy_world import plain_config
 

@@ -17,13 +17,7 @@ from jupyter_gpushare.node.inventory.base import Sensors
 from jupyter_gpushare.node.inventory.readings import Readings
 from jupyter_gpushare.node.views.samples import LEVELS, MOST_ROWS, OfGpu, Part, Samples, taken
 from jupyter_gpushare.node.views.viewer import Viewer
-from jupyter_gpushare.policy.words.model import (
-    Gpu,
-    GpuReading,
-    ProcessReading,
-    Quota,
-    Request,
-)
+from jupyter_gpushare.policy.words.model import Gpu, GpuReading, ProcessReading, Quota, Request
 from jupyter_gpushare.policy.words.turns import TurnPhase
 
 NOW = 1_700_000_000.0

@@ -77,9 +77,7 @@ def test_another_reason_is_told_at_once_but_not_without_end(
 # -- observers -------------------------------------------------------------------------------------
 
 
-def test_each_observer_is_told_of_once_in_a_while(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_each_observer_is_told_of_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
     observers = Observers(lambda: 0.0, logging.getLogger("observers"))
 
     def one(what: str) -> None:

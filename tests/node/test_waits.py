@@ -22,11 +22,7 @@ from jupyter_gpushare.node.views.status import NodeFacts, Sheet
 from jupyter_gpushare.node.views.viewer import Viewer
 from jupyter_gpushare.policy.books import room
 from jupyter_gpushare.policy.decide import waiting
-from jupyter_gpushare.policy.words.model import (
-    PriorityClass,
-    Quota,
-    Request,
-)
+from jupyter_gpushare.policy.words.model import PriorityClass, Quota, Request
 from jupyter_gpushare.protocol.errors import Reason, RemoteError
 from jupyter_gpushare.protocol.messages import Method, Notice
 
