@@ -1,15 +1,17 @@
 """Servers and kernels start on the host that has the GPUs, and who waits is told of it.
 
 Nothing pretended but the GPUs: a Hub with its pool, two hosts that joined.
-The pool itself ranks the hosts. A server starts where it says; a kernel of a server on one host
-starts on the other.
+The pool itself ranks the hosts. A server starts where it says, and outlives the Hub and a cut
+cable; a kernel of a server on one host starts on the other.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
+import psutil
 import pytest
 from support.hub import Person
 from support.jupyter import Kernel, wait_for
@@ -24,7 +26,7 @@ TELL = (
 WHY = why_no_pool()
 pytestmark = [
     pytest.mark.skipif(bool(WHY), reason=WHY),
-    # `test_pool` and `test_pool_spawner` tell of a Hub with a pool each time.
+    # `test_pool` tells of a Hub with a pool each time.
     pytest.mark.story(
         *("jupyter_gpushare/pool/", "jupyter_gpushare/starts/", "jupyter_gpushare/link/"),
         *("jupyter_gpushare/starts/spawner", "jupyter_gpushare/pool/hub"),
@@ -106,11 +108,15 @@ def test_who_waits_is_told_which_host_is_free_and_starts_there(scene: PoolHub) -
 def _starts_on_a(scene: PoolHub, person: Person) -> None:
     """Start their server on host a, with a kernel that starts on any host."""
     scene.any_host_kernel(person.name, "--memory=30GiB")
-    user = f"users/{person.name}"
-    if scene.hub.api.get(user).json().get("servers"):
-        person.stop_server()
-        wait_for(lambda: not scene.hub.api.get(user).json().get("servers"), 60, "it ends")
+    _ends(scene, person)
     assert scene.started(person, gpus=1, gpu_kind="Simulated GPU (24 GiB)") == "a"
+
+
+def _ends(scene: PoolHub, person: Person) -> None:
+    """Stop their server, if they have one."""
+    if _server(scene, person):
+        person.stop_server()
+        wait_for(lambda: not _server(scene, person), 60, "it ends")
 
 
 def _hinted(person: Person) -> tuple[str, dict[str, str]] | None:
@@ -128,3 +134,84 @@ def test_a_host_out_of_service_is_named_with_the_reason(scene: PoolHub) -> None:
     assert "it is out of service: a new driver" in said
     scene.verb("resume", "b")
     assert scene.started(carol, gpu_memory="30GiB") == "b"
+
+
+# -- by ssh, on b ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_b(scene: PoolHub) -> Iterator[tuple[Person, int]]:
+    """Somebody's server on host b, and its process."""
+    alice = scene.hub.person("alice")
+    _ends(scene, alice)
+    others = _servers(scene)
+    answer = scene.hub.api.post("users/alice/server", json={"gpu_memory": "30GiB"})
+    assert answer.status_code in (201, 202), f"{answer.text}\n{scene.hub.tail()}"
+    alice.start_server()
+    (pid,) = _servers(scene) - others
+    yield alice, pid
+    _ends(scene, alice)
+    wait_for(lambda: pid not in _servers(scene), 60, f"it ends on b; log:\n{scene.hub.tail()}")
+
+
+def test_a_server_outlives_the_hub(scene: PoolHub, on_b: tuple[Person, int]) -> None:
+    alice, pid = on_b
+    # Through the proxy: its kernel is there, and so are the GPUs it sees.
+    kernel = alice.start_kernel()
+    assert scene.on(kernel) == "b"
+    assert len(alice.status()["gpus"]) == 3
+    # Nobody on the host can read its token off a command line.
+    told = [line for one in scene.hosts["b"].processes() if (line := _command_line(one))]
+    assert [line for line in told if "jupyter" in line]
+    token = psutil.Process(pid).environ()["JUPYTERHUB_API_TOKEN"]
+    assert not [line for line in told if token in line]
+    scene.hub.kill()
+    scene.hub.start()
+    wait_for(lambda: _server(scene, alice).get("ready"), 60, "the Hub knows it again")
+    assert pid in _servers(scene)
+    assert kernel.run("print(6 * 7)").strip() == "42"
+    wait_for(lambda: scene.connected == {"a", "b"}, 60, "and the pool its hosts")
+
+
+def test_a_cut_host_keeps_its_server_and_one_that_died_is_noticed(
+    scene: PoolHub, on_b: tuple[Person, int]
+) -> None:
+    alice, pid = on_b
+    scene.hosts["b"].cut()
+    try:
+        wait_for(lambda: "server of alice: b cannot be reached" in scene.hub.tail(200), 60, "asked")
+        assert _server(scene, alice)["ready"]
+    finally:
+        scene.hosts["b"].join()
+    assert pid in _servers(scene)
+    psutil.Process(pid).kill()
+    wait_for(lambda: not _server(scene, alice), 60, "the Hub sees that it is gone")
+    # The pool reaches b, and prefers it; the Hub cannot, and takes the next one. The last test.
+    for one in scene.hosts["b"].processes():
+        if "/sshd_config" in _command_line(one):
+            psutil.Process(one).kill()
+    carol = scene.hub.person("carol")
+    with NodeClient(scene.hosts["a"].outside(NODE), carol.token) as others:
+        others.request(gpus=1)
+        wait_for(
+            lambda: scene.verb("where", "alice")["hosts"][0]["host"] == "b", 60, "b is the first"
+        )
+        assert scene.started(alice, gpu_memory="20GiB") == "a"
+
+
+def _server(scene: PoolHub, person: Person) -> dict[str, Any]:
+    told = scene.hub.api.get(f"users/{person.name}").json().get("servers", {})
+    return dict(told.get("", {}))
+
+
+def _servers(scene: PoolHub) -> set[int]:
+    """The processes of people's servers on b."""
+    found = scene.hosts["b"].processes()
+    return {pid for pid in found if "-m jupyterhub.singleuser" in _command_line(pid)}
+
+
+def _command_line(pid: int) -> str:
+    """As the process list shows it; some may end while we look."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return " ".join(psutil.Process(pid).cmdline())
+    return ""

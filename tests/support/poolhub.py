@@ -1,6 +1,7 @@
 """A real Hub whose pages run a pool, and two hosts that joined: nothing pretended but the GPUs.
 
-The people are no OS users; host b runs sshd, by which their servers on a start kernels there.
+The people are no OS users. Host b runs sshd, by which the Hub starts servers there, and their
+servers on a start kernels.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ c.JupyterHub.hub_bind_url = c.JupyterHub.hub_bind_url.replace("127.0.0.1", "0.0.
 c.JupyterHub.hub_connect_ip = {hub!r}
 c.PoolSpawner.hosts = {hosts!r}
 c.PoolSpawner.addresses = {addresses!r}
+c.PoolSpawner.poll_interval = 1
 c.Spawner.cmd = [sys.executable, "-m", "jupyterhub.singleuser"]
 c.Spawner.environment = {{"JUPYTER_GPUSHARE_SOCKET": {node!r}}}
 """
@@ -68,10 +70,11 @@ class PoolHub:
         """Start all of it, and wait until the pool has heard of both hosts."""
         with tempfile.TemporaryDirectory(prefix="gp-") as text, Hosts(GPUS, real=True) as hosts:
             folder, (join, pages) = Path(text), free_ports(2)
+            ssh = serve_ssh(hosts["b"], folder)
             more = MORE.format(
                 hub=hosts.address,
                 join=join,
-                hosts={name: host.prefix for name, host in hosts.items()},
+                hosts={"a": hosts["a"].prefix, "b": ssh},
                 addresses={name: host.address for name, host in hosts.items()},
                 node=NODE,
             )
@@ -81,7 +84,7 @@ class PoolHub:
                 pool=str(folder / "pool"),
                 url=f"http://{hosts.address}:{pages}",
             ) as hub:
-                made = cls(hub, hosts, folder / "pool", serve_ssh(hosts["b"], folder))
+                made = cls(hub, hosts, folder / "pool", ssh)
                 for host in hosts.values():
                     made.join(host)
                 wait_for(lambda: made.connected == {"a", "b"}, 30, f"both; log:\n{hub.tail()}")
