@@ -129,39 +129,6 @@ def test_everybody_has_the_quota_of_their_group(
     assert "quota" in said
 
 
-def test_a_groups_property_is_followed_while_all_runs(hub: RunningHub, alice: Person) -> None:
-    def set_property(gpushare: dict[str, Any]) -> None:
-        answer = hub.api.put("groups/students/properties", json={"gpushare": gpushare})
-        assert answer.status_code == 200, answer.text
-
-    before = {"gpus": 1, "memory": "8GiB"}
-    try:
-        set_property({"gpus": 2, "memory": "6GiB"})
-        wait_for(lambda: alice.status()["quota"]["memory"] == 6 * GIB, what="the new quota")
-        set_property({"gpus": "many"})
-        set_property({"gpus": 1, "memory": "7GiB"})
-        # What made no sense in between changed nothing and stopped nothing.
-        wait_for(lambda: alice.status()["quota"]["memory"] == 7 * GIB, what="the next quota")
-    finally:
-        set_property(before)
-    wait_for(lambda: alice.status()["quota"]["memory"] == 8 * GIB, what="the old quota")
-
-
-def test_a_named_server_of_a_person_is_the_same_person(
-    hub: RunningHub, alice: Person, held: Held
-) -> None:
-    _, lease = held
-    alice.start_server("second")
-    second = hub.client(f"{hub.url}/user/alice/second/", alice.token)
-    status = wait_for(
-        lambda: (answer := second.get("gpushare/api/status")).status_code == 200 and answer.json(),
-        what="the second server's status",
-    )
-    assert status["environment"] == "alice"
-    assert [row["id"] for row in status["leases"] if row.get("id")] == [lease["id"]]
-    hub.api.delete("users/alice/servers/second")
-
-
 # -- nobody reaches past their own -------------------------------------------------------------
 
 
