@@ -141,12 +141,6 @@ def test_a_job_is_a_row_above_those_of_its_leases() -> None:
     assert not any(one.can_release or one.can_revoke for one in shown if "job-" in one.key)
 
 
-def test_leases_of_those_who_are_looked_for() -> None:
-    status = golden("busy_and_idle", "root")
-    found = views.leases(status, everybody=True, takes=lambda name: name == "bob")
-    assert {one.of["environment"] for one in found} == {"bob"}
-
-
 @pytest.mark.parametrize(
     ("more", "can"),
     [
