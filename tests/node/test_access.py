@@ -184,10 +184,9 @@ def act(row: Row, gets: Gets, alice: NodeClient, grant: dict[str, Any], caller: 
     words["GPU"] = grant["gpus"][0]["uuid"]
     params = {name: words.get(str(value), value) for name, value in row.params.items()}
     if gets in (UNKNOWN, FORBIDDEN):
-        with pytest.raises(RemoteError) as refused:
-            caller.call(row.method, **params)
-        assert refused.value.reason is Reason(gets.value)
-        said = json.dumps([refused.value.message, dict(refused.value.data)])
+        refused = caller.refused(row.method, **params)
+        assert refused.reason is Reason(gets.value)
+        said = json.dumps([refused.message, dict(refused.data)])
         assert "diary" not in said
     else:
         if row.method is Method.READINGS:
@@ -206,9 +205,8 @@ def act(row: Row, gets: Gets, alice: NodeClient, grant: dict[str, Any], caller: 
             assert shown, "an administrator must see it"
         assert grant["secret"] not in said, "nobody but the holder is told the secret"
     if gets is ENDS:
-        with pytest.raises(RemoteError) as over:
-            alice.call(Method.HEARTBEAT, lease=grant["lease"])
-        assert over.value.reason is Reason.UNKNOWN_LEASE
+        over = alice.refused(Method.HEARTBEAT, lease=grant["lease"])
+        assert over.reason is Reason.UNKNOWN_LEASE
     else:
         beat = alice.call(Method.HEARTBEAT, lease=grant["lease"])
         assert beat["state"] == "held"
@@ -228,9 +226,8 @@ def test_a_guessed_lease_is_answered_as_one_that_is_not(
     for lease in (grant["lease"], "0" * 32):
         params = {"secret": "0" * 64} if method is Method.ATTACH else {}
         params |= {"state": "busy"} if method is Method.ACTIVITY else {}
-        with pytest.raises(RemoteError) as refused:
-            mallory.call(method, lease=lease, **params)
-        answers.append((refused.value.code, refused.value.message, dict(refused.value.data)))
+        refused = mallory.refused(method, lease=lease, **params)
+        answers.append((refused.code, refused.message, dict(refused.data)))
     assert answers[0] == answers[1]
 
 
@@ -241,9 +238,7 @@ def test_only_a_process_of_the_callers_own_joins_by_its_word(
     named = {"lease": grant["lease"], "secret": grant["secret"]}
     nobody = 2**22 + 1  # beyond the largest process id that there can be
     for pid in (1, os.getpid(), os.getppid(), nobody):
-        with pytest.raises(RemoteError) as refused:
-            alice.call(Method.ATTACH, **named, pid=pid)
-        assert refused.value.reason is Reason.NOT_ALLOWED
+        assert alice.refused(Method.ATTACH, **named, pid=pid).reason is Reason.NOT_ALLOWED
 
 
 def test_a_users_subordinate_users_share_the_users_quota(tmp_path: Path) -> None:

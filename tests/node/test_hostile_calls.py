@@ -57,12 +57,6 @@ def client(node: RunningNode) -> Iterator[NodeClient]:
                 client.call(Method.RELEASE, lease=lease["id"])
 
 
-def refused(client: NodeClient, method: Method, **params: Any) -> Reason | None:
-    with pytest.raises(RemoteError) as error:
-        client.call(method, **params)
-    return error.value.reason
-
-
 def test_the_table_has_every_call_about_a_lease() -> None:
     about = {one for one, params in PARAMS.items() if "lease" in {f.name for f in fields(params)}}
     assert CALLS.keys() == about - NOT_ONES_OWN
@@ -75,7 +69,7 @@ EACH = pytest.mark.parametrize("method", CALLS, ids=lambda method: method.value)
 def test_on_a_lease_that_has_ended(client: NodeClient, method: Method) -> None:
     lease = client.request()["lease"]
     client.call(Method.RELEASE, lease=lease)
-    assert refused(client, method, lease=lease, **CALLS[method]) is Reason.UNKNOWN_LEASE
+    assert client.refused(method, lease=lease, **CALLS[method]).reason is Reason.UNKNOWN_LEASE
 
 
 @EACH
@@ -112,7 +106,7 @@ def test_by_another_process_of_the_same_user(
             return
         if joins and method in TURNS:
             return
-        assert refused(other, method, lease=lease, **CALLS[method]) is Reason.UNKNOWN_LEASE
+        assert other.refused(method, lease=lease, **CALLS[method]).reason is Reason.UNKNOWN_LEASE
     assert row_of(client, lease) == before
 
 
@@ -168,7 +162,8 @@ def test_one_word_does_not_take_the_hosts_memory_from_everybody(
     lease = client.request(kernel_id="k")["lease"]
     before = client.call(Method.STATUS)["node"]["parked_memory"]
     if how == "parking":
-        assert refused(client, Method.PARKING, lease=lease, memory=1) is Reason.BAD_REQUEST, "busy"
+        busy = client.refused(Method.PARKING, lease=lease, memory=1)
+        assert busy.reason is Reason.BAD_REQUEST
         client.call(Method.ACTIVITY, lease=lease, state="idle")
         client.call(Method.PARKING, lease=lease, memory=2**53)
     else:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import NodeClient, RunningNode, until
+from support.node import RunningNode, until
 from support.tinyhub import OWN, TinyHub, served
 
 from jupyter_gpushare.protocol.errors import Reason, RemoteError
@@ -44,12 +44,6 @@ def hub_node(
         told = node.story().replace("own-token", "")
         assert "token-" not in told
         assert OWN not in told
-
-
-def failing(client: NodeClient, method: Method, **params: Any) -> Reason | None:
-    with pytest.raises(RemoteError) as refusal:
-        client.call(method, **params)
-    return refusal.value.reason
 
 
 def test_who_waits_by_a_groups_quota_still_waits_while_the_hub_is_away(
@@ -122,14 +116,14 @@ def test_named_servers_act_for_themselves_and_their_owner_for_all_of_them(
             assert not somebody.call(Method.USAGE_DAILY, days=2).get("servers")
         # Her server sees and touches its own; a name that begins like hers is nobody of hers.
         assert [row["id"] for row in server.call(Method.STATUS)["leases"] if row["mine"]] == [lease]
-        assert failing(server, Method.RELEASE, lease=own) is Reason.UNKNOWN_LEASE
+        assert server.refused(Method.RELEASE, lease=own).reason is Reason.UNKNOWN_LEASE
         for somebody in (bob, other):
-            assert failing(somebody, Method.RELEASE, lease=lease) is Reason.UNKNOWN_LEASE
+            assert somebody.refused(Method.RELEASE, lease=lease).reason is Reason.UNKNOWN_LEASE
             assert not any(row["mine"] for row in somebody.call(Method.STATUS)["leases"])
             asked = somebody.call(Method.HISTORY, limit=9, environment="alice/gpu")["events"]
             assert all(event["environment"] == somebody.hello["environment"] for event in asked)
         assert alice.call(Method.RELEASE, lease=lease) == {"state": "ended"}
-        assert failing(server, Method.HEARTBEAT, lease=lease) is Reason.UNKNOWN_LEASE
+        assert server.refused(Method.HEARTBEAT, lease=lease).reason is Reason.UNKNOWN_LEASE
 
         # One that runs and holds nothing has a quota too; one that has ended is not shown.
         # (What was released counts until a measurement shows that it is gone.)

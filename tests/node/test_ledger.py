@@ -82,16 +82,14 @@ def test_a_batch_with_a_bad_record_writes_nothing(ledger: Ledger) -> None:
     assert ledger.load() == ([], [good])
 
 
-def test_history_is_newest_first_and_by_environment(ledger: Ledger) -> None:
+def test_history_is_newest_first_and_by_environment_for_the_files_owner_only(
+    ledger: Ledger, path: Path
+) -> None:
     ledger.append([record("A", 1.0, "alice"), record("B", 2.0, "bob"), record("C", 3.0, "alice")])
     assert [row.kind for row in ledger.history(None, 2)] == ["C", "B"]
     assert [row.kind for row in ledger.history("alice", 10)] == ["C", "A"]
-    assert ledger.history("nobody", 10) == []
-    assert ledger.history(None, 0) == ledger.history(None, -1) == []
-
-
-def test_the_files_are_for_their_owner_only(ledger: Ledger, path: Path) -> None:
-    ledger.append([record("Noted", 1.0)])
+    for whose, most in (("nobody", 10), (None, 0), (None, -1)):
+        assert ledger.history(whose, most) == []
     for file in path.parent.iterdir():
         assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
@@ -157,17 +155,15 @@ CHILD = textwrap.dedent(
 
 def killed(path: Path, lines: int) -> str:
     """What a writer says that is killed after so many lines, and goes on meanwhile."""
-    with started(path) as child:
+    line = [sys.executable, "-c", CHILD, str(path)]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         for _line in range(lines):
             child.stdout.readline()
+        with pytest.raises(LedgerInUse, match="another node manager"):
+            open_ledger(path)
         child.kill()
         return child.stdout.read()
-
-
-def started(path: Path) -> subprocess.Popen[str]:
-    line = [sys.executable, "-c", CHILD, str(path)]
-    return subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
 
 
 def test_everything_acknowledged_survives_kill_nine(path: Path) -> None:
@@ -205,16 +201,6 @@ def held_by_child(count: int) -> float:
         else:
             open_since[n % 2] = n
     return total + sum(count - 1 - since for since in open_since.values())
-
-
-def test_a_killed_node_manager_leaves_no_lock(path: Path) -> None:
-    with started(path) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        with pytest.raises(LedgerInUse, match="another node manager"):
-            open_ledger(path)
-        child.kill()
-    open_ledger(path).close()
 
 
 # -- damage ----------------------------------------------------------------------------------
@@ -270,25 +256,19 @@ def test_a_corrupt_ledger_is_set_aside_and_said_so(path: Path, opens: Opens, dam
     assert ledger.load() == ([], [])
     ledger.append([record("Noted", 1.0)])
 
-    # A second accident in the same second does not overwrite the first.
+    # A second accident in the same second does not overwrite the first; the log goes with its file.
     opens.close()
-    path.write_bytes(b"junk" * 2000)
-    opens(path)
-    assert aside.read_bytes() == damaged
-    assert aside.with_name(aside.name + "-2").read_bytes() == b"junk" * 2000
-    reopened = opens(path)
-    assert reopened.notice is None
-
-
-def test_the_log_goes_aside_with_its_file(path: Path, opens: Opens) -> None:
-    filled(path)
     path.write_bytes(b"junk" * 2000)
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).write_bytes(b"old" + suffix.encode())
     opens(path)
-    aside = path.name + ".corrupt-20231114T000000Z"
-    assert path.with_name(aside + "-wal").read_bytes() == b"old-wal"
-    assert path.with_name(aside + "-shm").exists()
+    assert aside.read_bytes() == damaged
+    second = aside.with_name(aside.name + "-2")
+    assert second.read_bytes() == b"junk" * 2000
+    assert second.with_name(second.name + "-wal").read_bytes() == b"old-wal"
+    assert second.with_name(second.name + "-shm").exists()
+    reopened = opens(path)
+    assert reopened.notice is None
 
 
 def test_a_damaged_log_does_not_stop_the_start(path: Path, opens: Opens) -> None:

@@ -8,8 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import pytest
-from support.node import GIB, NodeClient, Puppet, RemoteError, RunningNode, until
+from support.node import GIB, Puppet, RunningNode, until
 from support.nvml import NvmlWorld
 
 from jupyter_gpushare.client.session.session import Session
@@ -43,17 +42,9 @@ def status_of(node: RunningNode) -> dict[str, Any]:
     return document
 
 
-def present(client: NodeClient, granted: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    shown = {name: granted[name] for name in ("lease", "secret", "voucher")}
-    answer: dict[str, Any] = client.call(Method.ATTACH, **{**shown, **changes})
-    return answer
-
-
-def refused(client: NodeClient, granted: dict[str, Any], **changes: Any) -> str:
-    with pytest.raises(RemoteError) as caught:
-        present(client, granted, **changes)
-    assert caught.value.reason is Reason.UNKNOWN_LEASE
-    return str(caught.value)
+def shown(granted: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """What a task presents of the lease that it was granted."""
+    return {name: granted[name] for name in ("lease", "secret", "voucher")} | changes
 
 
 def altered(voucher: str, change: str, to: str) -> str:
@@ -94,21 +85,21 @@ def test_work_goes_on_and_only_who_has_no_lease_is_killed(
         bob.call(Method.RELEASE, lease=queued["lease"])
 
         # Not who has another's voucher, nor another process of the same person, nor a forger.
-        assert "no such lease" in refused(bob, granted)
-        assert "no such lease" in refused(another.client(node.socket, "alice"), granted)
-        alice = a.client(node.socket, "alice")
-        voucher = granted["voucher"]
-        for forged in (altered(voucher, "alice", "alicf"), altered(voucher, gpu["uuid"], free)):
-            refused(alice, granted, voucher=forged)
-        refused(alice, granted, voucher=None)
-        refused(alice, granted, voucher="x")
-        refused(alice, granted, secret="0" * 64)
-
-        again = present(alice, granted)
-        assert (again["lease"], again["secret"]) == (granted["lease"], granted["secret"])
-        assert again["gpus"] == granted["gpus"]
-        (shown,) = [one for one in status_of(node)["leases"] if one["id"] == granted["lease"]]
-        assert (shown["environment"], shown["phase"], shown["name"]) == ("alice", "held", "test")
+        alice, voucher = a.client(node.socket, "alice"), granted["voucher"]
+        for stranger in (bob, another.client(node.socket, "alice")):
+            assert "no such lease" in stranger.refused(Method.ATTACH, **shown(granted)).message
+        for wrong in (
+            {"voucher": altered(voucher, "alice", "alicf")},
+            {"voucher": altered(voucher, gpu["uuid"], free)},
+            *({"voucher": None}, {"voucher": "x"}, {"secret": "0" * 64}),
+        ):
+            refused = alice.refused(Method.ATTACH, **shown(granted, **wrong))
+            assert refused.reason is Reason.UNKNOWN_LEASE
+        again = alice.call(Method.ATTACH, **shown(granted))
+        for part in ("lease", "secret", "gpus"):
+            assert again[part] == granted[part]
+        (back,) = [one for one in status_of(node)["leases"] if one["id"] == granted["lease"]]
+        assert (back["environment"], back["phase"], back["name"]) == ("alice", "held", "test")
 
         # Only now the time for it passes quickly.
         node.terminate()
@@ -147,8 +138,8 @@ def test_the_client_has_its_lease_back_by_itself(tmp_path: Path) -> None:
             )
             damage(node)
 
-            (shown,) = until(lambda: status_of(node)["leases"], "the lease is back")
-            assert (shown["id"], shown["phase"]) == (granted["lease"], "held")
+            (back,) = until(lambda: status_of(node)["leases"], "the lease is back")
+            assert (back["id"], back["phase"]) == (granted["lease"], "held")
             assert not lost.is_set()
             assert session.call(Method.HEARTBEAT, lease=granted["lease"])["state"] == "held"
         finally:

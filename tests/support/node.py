@@ -339,6 +339,12 @@ class NodeClient:
         """Send a call and wait for its result."""
         return self.wait(self.send(method, **params))
 
+    def refused(self, method: Method, **params: Any) -> RemoteError:
+        """Send a call that must be refused; how it is."""
+        with pytest.raises(RemoteError) as refused:
+            self.call(method, **params)
+        return refused.value
+
     def wait_notice(
         self,
         notice: Notice,
