@@ -14,35 +14,26 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import NodeClient, RemoteError, until
+from support.node import RemoteError, until
+from support.pool_world import gpu, report
 from support.runningpool import PoolHost, RunningPool
 
 from jupyter_gpushare.daemon.membership import Membership, ask
+from jupyter_gpushare.policy.words.model import EnvironmentName
 from jupyter_gpushare.pool import joining
 from jupyter_gpushare.pool.decide import MOST_HERE
+from jupyter_gpushare.pool.words.hosts import Want
 from jupyter_gpushare.protocol.messages import Method
 
 QUOTAS = {"default": {"gpus": 1}, "groups": {"rich": {"gpus": 8}}}
-GPU = {
-    **{"kind": "H100", "memory": 2**36, "free_memory": 2**36},
-    **{"free_share": 100, "out": None, "exclusive_free": True},
-}
-WANTS = [
-    {
-        **{"environment": "alice", "gpus": 8, "memory": None},
-        **{"priority_class": "interactive", "since": 1.0, "groups": ["rich"]},
-    }
-]
-REPORT = {
-    **{"name": "evil", "boot_id": "evil", "at": 100.0, "version": "1", "seconds": 0.0},
-    **{"draining": None, "empty": True, "queue": 1, "expected_wait": 0.0, "wants": WANTS},
-    "environments": [],
-    "gpus": [{"uuid": f"GPU-{n}", "index": n, **GPU} for n in range(8)],
-}
+WANT = asdict(Want(EnvironmentName("alice"), 8, None, "interactive", 1.0, ("rich",)))
+REPORT = asdict(report("evil", 100.0, gpus=tuple(gpu("evil", n) for n in range(8)), queue=1))
+REPORT |= {"wants": [WANT]}
 #: What it asks of the pool, over the line on which the pool asks it.
 TRIES = [
     ("quota.set", {"environment": "alice", "gpus": 8}),
@@ -60,13 +51,12 @@ class Evil:
     SAYS = 0
 
     def __init__(self, folder: Path, pool: RunningPool) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._pool, self._listener = pool, socket.create_server(("127.0.0.1", 0))
         port = self._listener.getsockname()[1]
         asked = ask()
         said = {"name": "evil", "port": port, "csr": asked.csr, "version": "1"}
         token = joining.Token.read(pool.verb("token")["token"])
         told = asyncio.run(joining.ask(token, said, time.time()))
-        self.folder = folder
         self._member = Membership.keep(folder, asked, told)
         self.heard: list[dict[str, Any]] = []
         self.said = 0
@@ -98,8 +88,8 @@ class Evil:
     def _flood(self, lines: Any) -> None:
         with contextlib.suppress(OSError, ValueError):
             for number in range(self.SAYS):
-                row = {**WANTS[0], "gpus": 1}
-                wants = [{**row, "environment": f"n{number}-{n}"} for n in range(1000)]
+                names = [f"n{number}-{n}" for n in range(1000)]
+                wants = [{**WANT, "gpus": 1, "environment": name} for name in names]
                 told = {**REPORT, "at": 102.0 + number, "wants": wants}
                 lines.write(self._line(method="report", params=told))
                 self.said += 1
@@ -119,7 +109,15 @@ class Evil:
                 return {"environments": [{**row, "held": 0} for row in rows]}
         return {}
 
-    def close(self) -> None:
+    def told_of(self, name: str) -> bool:
+        lent = [one["params"]["budgets"] for one in self.heard if one.get("method") == "pool.lend"]
+        return any(budget["environment"] == name for budgets in lent for budget in budgets)
+
+    def __enter__(self) -> Evil:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.close()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join(60)
@@ -138,31 +136,22 @@ def b(tmp_path: Path, pool: RunningPool) -> Iterator[PoolHost]:
         yield running
 
 
-@contextlib.contextmanager
-def taken_over(folder: Path, pool: RunningPool) -> Iterator[Evil]:
-    one = Evil(folder, pool)
-    try:
-        yield one
-    finally:
-        pool.close()
-        one.close()
-
-
 def test_it_raises_no_quota_and_reads_nobody_s_names(
     tmp_path: Path, pool: RunningPool, b: PoolHost
 ) -> None:
     with b.client("alice") as alice, b.client("bob") as bob:
         alice.request(name="alices-secret-notebook")
         bob.request(name="bobs-secret-notebook")
-        with taken_over(tmp_path / "evil", pool) as evil:
-            until(lambda: _told_of(evil, "alice"), "it is told what alice may have there")
+        with Evil(tmp_path / "evil", pool) as evil:
+            until(lambda: evil.told_of("alice"), "it is told what alice may have there")
             # Its word that alice is rich counts for nobody but itself.
             second = alice.ask(name="another", gpus=2)
             pool.sees("b", "evil")
             assert pool.host("b")["lent"]["alice"]["gpus"] == 1
             with contextlib.suppress(RemoteError):  # refused, or it waits; but not granted
                 assert not (alice.answered(second) and alice.wait(second))
-            assert len(_gpus(alice)) == 1
+            (own,) = (one for one in alice.call(Method.STATUS)["leases"] if one["mine"])
+            assert len(own["gpus"]) == 1
             quotas = {one["environment"]: one["gpus"] for one in pool.verb("quota")["quotas"]}
             assert quotas.get("alice", 1) == 1
     heard = json.dumps(evil.heard)
@@ -180,7 +169,7 @@ def test_what_it_says_without_end_is_bounded(
     """New people in each report left 2,000 records, as fast as it could say them, for ever."""
     monkeypatch.setattr(Evil, "SAYS", 200)
     begun = time.monotonic()
-    with taken_over(tmp_path / "evil", pool) as evil, b.client("bob") as bob:
+    with Evil(tmp_path / "evil", pool) as evil, b.client("bob") as bob:
         pool.sees("b", "evil")
         until(lambda: evil.said == evil.SAYS or time.monotonic() > begun + 4.0, "it says much")
         bob.request(name="work")
@@ -197,19 +186,9 @@ def test_a_report_that_is_longer_than_a_mebibyte_is_not_read(
     tmp_path: Path, pool: RunningPool, b: PoolHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(REPORT, "boot_id", "x" * 2**20)
-    with taken_over(tmp_path / "evil", pool):
+    with Evil(tmp_path / "evil", pool):
         until(
             lambda: "A line is longer than 1048576 bytes" in pool.host("evil")["problem"],
             "why it cannot be used",
         )
         pool.sees("b")
-
-
-def _told_of(evil: Evil, name: str) -> bool:
-    lent = [one["params"]["budgets"] for one in evil.heard if one.get("method") == "pool.lend"]
-    return any(budget["environment"] == name for budgets in lent for budget in budgets)
-
-
-def _gpus(client: NodeClient) -> set[str]:
-    leases = client.call(Method.STATUS)["leases"]
-    return {gpu["uuid"] for lease in leases if lease.get("mine", True) for gpu in lease["gpus"]}
