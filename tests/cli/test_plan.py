@@ -92,11 +92,9 @@ def crowded(**request: Any) -> dict[str, Any]:
     return line(gpus=1, leases=[("bob", [0])], others={"bob": bob}, request=request)
 
 
-def sized(asks: int, whose: str = "alice") -> dict[str, Any]:
-    """Everybody's quota is 8 GiB, and a lease of one of them has named 6."""
-    others = {"bob": {"gpus": 1, "memory": 8 * GIB}}
-    plan = line(gpus=1, quota=1, leases=[(whose, [0])], others=others)
-    plan["environments"]["alice"]["memory"] = (8 if whose == "alice" else 24) * GIB
+def sized(asks: int) -> dict[str, Any]:
+    """Her quota is 8 GiB, and a lease of hers has named 6."""
+    plan = line(gpus=1, quota=1, memory=8 * GIB, leases=[("alice", [0])])
     plan["leases"][0]["memory"] = 6 * GIB
     plan["request"]["memory"] = asks * GIB
     return plan
@@ -115,14 +113,10 @@ def sized(asks: int, whose: str = "alice") -> dict[str, Any]:
         (crowded(), "no_resources"),
         (line(gpus=1, tasks=1, leases=[("bob", [0])], others={"bob": {"gpus": 1}}), "no_resources"),
         (crowded(estimate=10 * GIB, runs=15), ["G0"]),
-        (crowded(estimate=11 * GIB, runs=15), "no_resources"),
-        (crowded(estimate=4 * GIB), ["G0"]),
         (crowded(estimate=5 * GIB), "no_resources"),  # two runs: as much again, and a half
         (crowded(estimate=10 * GIB, memory=13 * GIB), "no_resources"),
         (sized(2), ["G0"]),
         (sized(3), "no_resources"),
-        (sized(18, "bob"), ["G0"]),
-        (sized(19, "bob"), "no_resources"),
     ],
 )
 def test_what_the_policy_decides_is_written_in_json(
@@ -188,13 +182,11 @@ def test_leases_have_shares_on_one_node() -> None:
     ("wrong", "said"),
     [
         ({"expected": [{"kind": "A1", "share": 101}]}, "Expected `int` <= 100"),
-        ({"expected": [{"kind": "A1"}]}, "missing required field `share`"),
         ({"expected": [{"kind": "A9", "share": 10}]}, "must name a kind"),
         (
             {"expected": [{"kind": "A1", "share": 1, "seconds": "x"}]},
             "expected[0].seconds: Expected `float",
         ),
-        ({**needs(10), "priority_class": "urgent"}, "priority_class: Invalid enum value"),
         ({}, "must name a kind"),
     ],
 )
@@ -224,10 +216,7 @@ def changed(value: Any, *path: str | int) -> dict[str, Any]:
         (changed(..., "gpus", 0, "uuid"), "gpus[0]: Object missing required field `uuid`"),
         (changed(..., "environments", "alice"), "not among the environments"),
         (changed("many", "request", "gpus"), "request.gpus: Expected `int`, got `str`"),
-        (changed(True, "request", "gpus"), "request.gpus: Expected `int`"),
-        (changed(1.5, "request", "gpus"), "request.gpus: Expected `int`, got `float`"),
         (changed("nobody", "request", "environment"), "'nobody' is not among"),
-        (changed(2**70, "request", "memory"), "request.memory"),
         (changed(-5, "gpus", 0, "memory"), "gpus[0].memory: Expected `int` >= 1"),
         (changed("G1", "gpus", 0, "uuid"), "is there twice"),
         (changed(0, "max_tasks_per_gpu"), "max_tasks_per_gpu: Expected `int` >= 1"),
@@ -235,7 +224,6 @@ def changed(value: Any, *path: str | int) -> dict[str, Any]:
         (changed(["G0", "G0"], "leases", 0, "gpus"), "a GPU twice"),
         (changed("bob", "leases", 0, "environment"), "'bob' is not among"),
         (changed(-1, "environments", "alice"), "Expected `object`, got `int`"),
-        (changed([], "environments"), "environments: Expected `object`, got `array`"),
     ],
 )
 def test_what_is_wrong_with_a_line_is_said(plan: dict[str, Any], said: str) -> None:

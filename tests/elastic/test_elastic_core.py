@@ -1,19 +1,23 @@
 """An elastic job takes each sample once, and never trains on more GPUs than it has.
 
-What elastic training decides: samples by rank, who trains, and how a job stands.
+What elastic training decides: samples by rank, who trains, and how a job stands. Ray Train's
+workers count only on GPUs that their job can have.
 """
 
 from __future__ import annotations
 
 from functools import reduce
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
 from jupyter_gpushare.elastic import core
 from jupyter_gpushare.elastic.core import Cut, Phase, Status, Tail, Team
+from jupyter_gpushare.elastic.raytrain import ElasticError, cards, run, step
 
+GIB = 2**30
 MOVES = ["joined", "ready", "leaves", "gone", "failed"]
 CUTS = st.builds(
     lambda samples, part, tail: Cut(samples, max(1, samples * part // 100), tail),
@@ -162,3 +166,48 @@ def test_the_step_never_falls_and_times_rise() -> None:
     assert status.losses == ((5, 3.0, 1.0),)
     assert all(a[0] <= b[0] for a, b in pairwise(status.workers))
     assert [count for _, count in status.workers] == [1, 2, 0]
+
+
+# -- Ray Train -------------------------------------------------------------------------------------
+
+
+def gpu(uuid: str, tasks: int = 0, **more: Any) -> dict[str, Any]:
+    plain = {"health": "ok", "out_of_service": None, "free": 24 * GIB, "memory": 24 * GIB}
+    return {"uuid": uuid, "tasks": tasks, **plain, **more}
+
+
+def lease(uuid: str, job: str | None = None, mine: bool = True) -> dict[str, Any]:
+    return {"mine": mine, "job": job, "gpus": [{"uuid": uuid}]}
+
+
+def status(gpus: list[dict[str, Any]], *leases: dict[str, Any], **more: Any) -> dict[str, Any]:
+    quota = {"gpus": 8, "used_gpus": len(leases)}
+    return {"gpus": gpus, "leases": [*leases], "queue": [], "quota": quota, **more}
+
+
+def test_idle_cards_and_the_jobs_own_are_counted() -> None:
+    some = [gpu("1"), gpu("2", 1), gpu("3", 1)]
+    told = status(some, lease("2", "sine"), lease("3", "other"))
+    assert cards(told, "sine", None) == (1, 1)
+    assert cards(told, "other", None) == (1, 1)
+
+
+def test_a_card_with_others_on_it_is_not_the_jobs() -> None:
+    shared = [gpu("1", 2)]
+    assert cards(status(shared, lease("1", "sine"), lease("1", mine=False)), "sine", None) == (0, 0)
+    assert cards(status(shared, lease("1", "sine"), lease("1", "sine")), "sine", None) == (1, 0)
+
+
+def test_the_quota_and_those_who_wait_come_first() -> None:
+    some = [gpu("1"), gpu("2"), gpu("3")]
+    assert cards(status(some, quota={"gpus": 2, "used_gpus": 1}), "sine", None) == (0, 1)
+    assert cards(status(some, quota={"gpus": 1, "used_gpus": 2}), "sine", None) == (0, 0)
+    waits = [{"mine": False}, {"mine": False}, {"mine": True}]
+    assert cards(status(some, queue=waits), "sine", None) == (0, 1)
+
+
+def test_what_cannot_be_is_said() -> None:
+    with pytest.raises(ElasticError, match="nothing between 3 and 2"):
+        run(print, storage="/tmp", name="x", min_gpus=3, max_gpus=2)
+    with pytest.raises(ElasticError, match=r"raytrain\.run"):
+        step(print)

@@ -1,4 +1,7 @@
-"""Memory sizes are read as people write them, and nonsense is told to be none."""
+"""Memory sizes are read as people write them, and nonsense is told to be none.
+
+A table fits its widest cell, and no cell moves the cursor of a terminal.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from jupyter_gpushare.protocol.sizes import (
     parse_share,
     parse_size,
 )
+from jupyter_gpushare.protocol.tables import clean, table
 
 
 @pytest.mark.parametrize(
@@ -165,3 +169,15 @@ def test_a_range_in_words_and_its_ends() -> None:
     assert format_memory(2**30) == "1 GiB"
     assert (least_of(2**30), most_of(2**30)) == (2**30, None)
     assert (least_of(None), most_of(None)) == (None, None)
+
+
+def test_tables_line_up_and_cannot_move_the_cursor() -> None:
+    text = table(("NAME", "N"), [("a\x1b[2J\n\u202eb", 5), ("longer", 1234), (None, 1)])
+    lines = text.split("\n")
+    assert len(lines) == 4
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert [line.rstrip()[-1] for line in lines[1:]] == ["5", "4", "1"]
+    assert len({len(line) for line in lines[1:]}) == 1
+    assert clean(None) == "-"
+    assert table(("A", "B"), []) == "A  B"
