@@ -1,16 +1,28 @@
-"""Something starts on the host where it can begin first, and people read the reasons."""
+"""Something starts on the host where it can begin first, and people read the reasons.
+
+What a model is predicted to need, and what others leave of a host's GPUs, ranks that host; a real
+node manager tells it.
+"""
 
 from __future__ import annotations
 
+import time
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+from support.node import NodeClient, token_file
+from support.pool import Pool, PoolNode
 from support.pool_world import GIB, gpu, report
+from support.predictor import PLANT
 
 from jupyter_gpushare.policy.books.quotas import QuotaBook
 from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.words.model import EnvironmentName
 from jupyter_gpushare.pool.evolve import evolve
 from jupyter_gpushare.pool.groups import full
+from jupyter_gpushare.pool.pki import Authority
 from jupyter_gpushare.pool.state import Drained, Host, State, Used
 from jupyter_gpushare.pool.where import newest, rank
 from jupyter_gpushare.pool.words import events as ev
@@ -21,7 +33,9 @@ from jupyter_gpushare.pool.words.hosts import (
     HostReport,
     KindShare,
     Wish,
+    read_report,
 )
+from jupyter_gpushare.protocol.messages import Method
 
 ADA = EnvironmentName("ada")
 
@@ -213,3 +227,48 @@ def test_hosts_that_cannot_do_it_come_last_and_say_why() -> None:
     )
     (out,) = rank(hosts(report("a", gpus=(gpu("a", 0, out="broken"),))), Wish(ADA))
     assert not out.possible
+
+
+# -- as a node manager tells it --------------------------------------------------------------------
+
+#: Of every GPU a model needs so many hundredths as its batch is large.
+TOLD = PLANT.replace("kind.name, 50,", "kind.name, features.batch,")
+
+
+def predicts(client: NodeClient, share: int) -> None:
+    """A task says which model it will run."""
+    node = {"kind": "MatMul", "largest": 64, "count": 1, "flops": 1, "bytes": 1}
+    told: dict[str, Any] = {"operations": [node], "batch": share, "inputs": 1, "peak": GIB}
+    task = {"name": "n.ipynb", "kind": "process"}
+    client.call(Method.PREDICT, task=task, framework="torch", iterations=1, training=False, **told)
+
+
+def test_a_host_tells_the_pool_what_is_left_of_its_gpus_and_what_a_model_needs(
+    tmp_path: Path,
+) -> None:
+    authority = Authority.create(tmp_path / "authority", "lab", time.time())
+    people = token_file(tmp_path, "ada", "bob")
+    options: dict[str, Any] = {"simulate": "1xA100,1xT4", "config": TOLD, "arguments": [people]}
+    with PoolNode(tmp_path, authority, "b", **options) as node, ExitStack() as stack:
+        pool = Pool(node, authority)
+        stack.callback(pool.client.close)
+        pool.lend(ada=1, bob=1)
+
+        def left() -> list[int]:
+            return [gpu["free_share"] for gpu in pool.fresh()["gpus"]]
+
+        def ranked() -> Any:
+            there = hosts(read_report(pool.fresh()))
+            return rank(there, Wish(ADA, 1, GIB, None, newest(there, ADA)))[0]
+
+        assert left() == [100, 100]
+        with node.client("bob") as bob, node.client("ada") as ada:
+            predicts(bob, 70)
+            bob.request(memory=GIB)
+            assert sorted(left()) == [30, 100]
+            predicts(ada, 20)
+            assert ranked().fits_now
+            ada.request(memory=GIB)
+            assert sorted(left()) == [30, 80], "she has the GPU that nobody has"
+            predicts(ada, 90)
+            assert not ranked().fits_now, "of her newest model"
