@@ -164,18 +164,6 @@ def test_a_backlog_of_the_warm_up_is_not_served_in_the_window() -> None:
     assert late.computed == pytest.approx(100)
 
 
-def test_who_share_a_gpu_are_each_served() -> None:
-    """A shared GPU's time is counted once, and what each of them asked for counts."""
-    whole, part = session("big", 0, 2000, (0, 10)), 30 * GIB
-    crowd = [session(name, 0, 100, (0, 50), memory=part) for name in ("a", "b")]
-    tally, _grants = play(PolicyName.HELD, [*crowd, whole])
-    assert tally.busy == pytest.approx(100 / TOGETHER + 10)
-    assert tally.asked == tally.computed == pytest.approx(110)
-    assert tally.served == 1.0
-    # Two slow each other down, and the third waits for the whole GPU.
-    assert tally.delay.at(0.5) == pytest.approx(100 / TOGETHER - 50, rel=0.02)
-
-
 def test_who_comes_to_a_gpu_or_leaves_it_changes_the_speed_of_the_others() -> None:
     """Alone for 10 s, beside another until that one's 20 s are computed, and alone again."""
     part = 30 * GIB
@@ -249,11 +237,6 @@ def test_who_waits_at_a_gate_does_not_end_meanwhile() -> None:
     assert tally.busy == pytest.approx(125)
 
 
-def test_who_has_no_gate_is_waited_for() -> None:
-    tally, _grants = play(PolicyName.TURNS, [ALICE, BOB], replace(QUICK, gated=0.0))
-    assert delays(tally) == (0.0, pytest.approx(80.2, rel=0.02))
-
-
 FIRST = (("a", 0), ("b", 10))
 
 
@@ -266,14 +249,6 @@ def test_one_transfer_at_a_time_goes_over_a_link() -> None:
     assert tally.parks == 2
     # Each takes three seconds, and then the second one takes the turn over.
     assert tally.delay.at(1.0) == pytest.approx(6.2, rel=0.02)
-
-
-def test_what_is_reserved_is_what_a_resident_keeps() -> None:
-    """Three residents of 30 GiB do not fit beside each other; two do."""
-    crowd = [session(name, 0, 300, (0, 50), resident=30 * GIB) for name in ("a", "b", "c")]
-    _tally, grants = play(PolicyName.TURNS, crowd)
-    assert [grant.at for grant in grants[:2]] == [0.0, 0.0]
-    assert grants[2].at > 50.0
 
 
 # -- what always holds -----------------------------------------------------------------------
