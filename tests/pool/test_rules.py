@@ -126,24 +126,13 @@ def waiting(who: str, *, short: bool = True) -> HostEnvironment:
     return HostEnvironment(EnvironmentName(who), 0, 0, 0, 1, 0.0, 1, short)
 
 
-def test_who_waits_for_her_own_quota_has_no_hint() -> None:
-    world = World("a", "b")
-    world.ask("a", "ada")
-    there = (waiting("ada", short=False), waiting("bob"))
-    full = (gpu("a", 0, free=False),)
-    told = replace(world.nodes["a"].report(), gpus=full, environments=there, wants=())
-    world.do(cmd.HostReported(world.time, "a", told))
-    world.do(cmd.Tick(world.time))
-    assert [hint.environment for hint in world.hints["a"]] == ["bob"]
-
-
-def test_each_free_gpu_is_hinted_to_one_person() -> None:
+def test_each_free_gpu_is_hinted_to_one_person_and_to_none_who_waits_for_a_quota() -> None:
     world = World("a", "b")
     for who in ("ada", "bob"):
         world.request("a", who)
     world.settle()
     full = (gpu("a", 0, free=False),)
-    waits = tuple(waiting(who) for who in ("ada", "bob"))
+    waits = (waiting("abe", short=False), waiting("ada"), waiting("bob"))
     told = replace(world.nodes["a"].report(), gpus=full, environments=waits, wants=())
     world.do(cmd.HostReported(world.time, "a", told))
     world.do(cmd.Tick(world.time))
