@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -11,12 +13,9 @@ from jupyter_gpushare.protocol.checkpoint import (
     VERSION,
     Ability,
     Action,
-    Cause,
     Outcome,
     Request,
-    Result,
     SeenGpu,
-    State,
     Target,
     decode_answer,
     decode_request,
@@ -31,31 +30,18 @@ TARGETS = st.builds(Target, st.integers(1, 2**31 - 1), st.integers(0, 2**63 - 1)
 MAPS = st.lists(UUIDS, unique=True, max_size=4).flatmap(
     lambda gpus: st.permutations(gpus).map(lambda new: dict(zip(gpus, new, strict=True)))
 )
-REQUESTS = st.builds(Request, st.sampled_from(Action), TARGETS, SECONDS, SECONDS, MAPS)
-OUTCOMES = st.builds(
-    Outcome,
-    st.sampled_from(Result),
-    st.none() | st.sampled_from(Cause),
-    st.text(),
-    st.none() | st.sampled_from(State),
-    st.dictionaries(st.text(max_size=8), SECONDS, max_size=4),
-    st.none() | st.text(),
-    st.booleans(),
-)
-GPUS = st.builds(SeenGpu, UUIDS, st.text(), st.none() | st.booleans(), st.none() | st.booleans())
-ABILITIES = st.builds(
-    Ability,
-    st.booleans(),
-    st.text(),
-    st.none() | st.sampled_from(Cause),
-    st.booleans(),
-    st.text(),
-    st.none() | st.integers(0, 10**9),
-    st.none() | st.text(),
-    st.none() | st.text(),
-    st.lists(GPUS, max_size=3).map(tuple),
-    st.lists(st.text(), max_size=3).map(tuple),
-)
+
+
+def any_of(kind: type, **own: Any) -> st.SearchStrategy[Any]:
+    """Each field as its type says, but for these."""
+    return st.builds(kind, **{one.name: own.get(one.name, ...) for one in fields(kind)})
+
+
+TIMES = dict.fromkeys(("deadline", "lock_timeout", "hold"), SECONDS)
+REQUESTS = any_of(Request, target=TARGETS, gpu_map=MAPS, **TIMES)
+OUTCOMES = any_of(Outcome, seconds=st.dictionaries(st.text(max_size=8), SECONDS, max_size=4))
+GPUS = st.lists(any_of(SeenGpu, uuid=UUIDS), max_size=3).map(tuple)
+ABILITIES = any_of(Ability, cuda=st.none() | st.integers(0, 10**9), gpus=GPUS)
 
 
 @given(REQUESTS)
