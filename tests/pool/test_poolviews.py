@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from support.pool_world import CONFIG
+from support.pool_world import CONFIG, gpu, report
 
 from jupyter_gpushare.pages.hosts import HostState, Own
 from jupyter_gpushare.policy.books.table import Map
@@ -14,27 +14,18 @@ from jupyter_gpushare.pool.answers import own_quota
 from jupyter_gpushare.pool.decide import step
 from jupyter_gpushare.pool.state import Drained, Here, Host, Out, State, Used
 from jupyter_gpushare.pool.words import commands as cmd
-from jupyter_gpushare.pool.words.hosts import Environment, Group, HostGpu, HostReport
+from jupyter_gpushare.pool.words.hosts import Environment, Group
 from jupyter_gpushare.protocol.said import text_of
 
 ALICE, GPU_SERVER, BOB = (Environment(name) for name in ("alice", "alice/gpu", "bob"))
-REPORT = HostReport(
-    name="a",
-    boot_id="boot",
-    at=1.0,
-    version="1",
-    seconds=60.0,
-    draining=None,
-    empty=False,
+A100 = {"kind": "A100", "memory": 80}
+REPORT = report(
+    "a",
     gpus=(
-        HostGpu("GPU-0", 0, "A100", 80, 80, 100, None, exclusive_free=True),
-        HostGpu("GPU-1", 1, "A100", 80, 0, 0, "its fan", exclusive_free=False),
+        gpu("a", 0, free_memory=80, **A100),
+        gpu("a", 1, free=False, share=0, out="its fan", **A100),
     ),
-    environments=(),
-    wants=(),
-    queue=2,
-    expected_wait=90.0,
-    talking=("alice/gpu", "bob"),
+    **{"queue": 2, "expected_wait": 90.0, "talking": ("alice/gpu", "bob")},
 )
 HOST = Host(
     name="a",
