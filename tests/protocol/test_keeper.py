@@ -1,7 +1,11 @@
-"""A service that is killed is started again at once, and ends with whoever started its keeper."""
+"""A service that is killed is started again at once, and ends with whoever started its keeper.
+
+An address that we hold is ours, though somebody else listens beside it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -14,9 +18,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.hub import free_ports
 from support.jupyter import wait_for
 from support.node import needs_root
+from tornado.httpserver import HTTPServer
 
+from jupyter_gpushare.protocol import heldport
 from jupyter_gpushare.protocol.keeper import BACK_OFF, STEADY_AFTER, next_failures
 
 OTHER = 65534  # another OS user
@@ -121,12 +128,8 @@ def test_it_ends_with_whoever_started_it(kept: Kept) -> None:
 @needs_root
 def test_it_holds_the_address_until_one_of_our_user_listens_there(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
-        his = stack.enter_context(socket.socket(socket.AF_INET6))
-        os.fchown(his.fileno(), OTHER, -1)
-        his.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        his.bind(("::", 0))
-        his.listen()
-        port = his.getsockname()[1]
+        (port,) = free_ports(1)
+        stack.enter_context(another_user(port, only_ipv6=True))
         kept = Kept(tmp_path, f"http://127.0.0.1:{port}")
         stack.callback(kept.hub.communicate)
         stack.callback(kept.hub.kill)
@@ -152,3 +155,62 @@ def test_after_a_while_of_service_the_next_start_is_quick_again() -> None:
     assert BACK_OFF[next_failures(0, 1.0)] == 0.25
     assert next_failures(len(BACK_OFF) - 1, 1.0) == len(BACK_OFF) - 1
     assert next_failures(5, STEADY_AFTER) == 0
+
+
+# -- the address -----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def another_user(port: int, only_ipv6: bool) -> Iterator[None]:
+    """Listens at all of IPv6, also with IPv4 or without."""
+    with socket.socket(socket.AF_INET6) as his:
+        os.fchown(his.fileno(), OTHER, -1)
+        his.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(only_ipv6))
+        his.bind(("::", port))
+        his.listen()
+        yield
+
+
+@pytest.fixture
+def held() -> Iterator[str]:
+    """A URL at which this process holds the port."""
+    (keeper,) = heldport.hold("http://127.0.0.1:0/")
+    with keeper:
+        yield f"http://127.0.0.1:{keeper.getsockname()[1]}/"
+
+
+@needs_root
+def test_who_listens_beside_it_does_not_listen_there(held: str) -> None:
+    port = int(held.rpartition(":")[2][:-1])
+    with another_user(port, only_ipv6=True):
+        assert heldport.listener(held) is None
+        with socket.socket() as ours:
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            ours.bind(("127.0.0.1", port))
+            ours.listen()
+            assert heldport.listener(held) == os.geteuid()
+
+
+@needs_root
+def test_who_listens_at_all_of_both_listens_there() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with another_user(port, only_ipv6=False):
+        assert heldport.listener(f"http://127.0.0.1:{port}/") == OTHER
+
+
+@needs_root
+def test_pages_start_though_another_user_listens_beside_them(held: str) -> None:
+    app = pytest.importorskip("jupyter_gpushare.hub.app")
+    port = int(held.rpartition(":")[2][:-1])
+
+    async def start() -> None:
+        server = HTTPServer(lambda request: None)
+        # Less than it waits for one of ours to end.
+        await asyncio.wait_for(app.GpuShareHub(url=held)._listen(server, port, "127.0.0.1"), 5)
+        assert heldport.listener(held) == os.geteuid()
+        server.stop()
+
+    with another_user(port, only_ipv6=True):
+        asyncio.run(start())
