@@ -138,20 +138,14 @@ def test_a_range_has_two_ends(given: str | int | list[int], memory: object) -> N
     [
         ("40GiB..8GiB", "the smaller size comes first"),
         ("8..40GiB", "each end with a unit"),
-        ("8GiB..", "each end with a unit"),
         ("8GiB-40GiB", "write it like 8GiB..40GiB"),
-        ("8 GiB to 40 GiB", "write it like 8GiB..40GiB"),
         ("..8GiB", "each end with a unit"),
         ("1GiB..2GiB..3GiB", "each end with a unit"),
         ("8GiB...40GiB", "no memory size"),
-        ("xGiB..40GiB", "no memory size"),
         ("0GiB..40GiB", "no usable memory size"),
-        ([1], "no memory size"),
         ([1, 2, 3], "no memory size"),
         (["1", None], "no memory size"),
-        (None, "no memory size"),
         (True, "no memory size"),
-        (1.5, "no memory size"),
     ],
 )
 def test_what_is_no_range_says_so(given: object, why: str) -> None:
