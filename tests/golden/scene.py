@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
@@ -54,7 +55,7 @@ class Situation:
     """A policy's state, and all else that a status tells. ``util``: of GPUs, by their index.
 
     ``patches``: bounds on the length of lists, smaller for the while. ``parts``: where it shows, if
-    the rest of the document is as elsewhere.
+    the rest of the document is as elsewhere. ``whole``: the first viewer's is kept all the same.
     """
 
     world: World
@@ -65,14 +66,15 @@ class Situation:
     connected: tuple[str, ...] = ()
     patches: Mapping[str, Any] = field(default_factory=dict)
     parts: str = ""
+    whole: bool = False
 
-    def kept(self) -> dict[str, Any] | list[Any]:
-        """The documents, or of its parts all rows that are the viewers' own."""
-        documents = self.documents()
-        if not self.parts:
-            return documents
-        parts = self.parts.split()
-        return [row for one in documents.values() for part in parts for row in own(one, part)]
+    def kept(self) -> tuple[dict[str, Any], list[Any]]:
+        """Whole documents, and of the others and of its parts all rows that are their viewers'."""
+        documents, parts = self.documents(), self.parts.split()
+        viewers = [*documents]
+        whole = int(self.whole) if parts else len(viewers)
+        told = [own(documents[name], part) for name in viewers[whole:] for part in parts]
+        return {name: documents[name] for name in viewers[:whole]}, [*chain(*told)]
 
     def documents(self) -> dict[str, Any]:
         """The status of each viewer, by name; a viewer's named servers are told by the name."""

@@ -1,13 +1,11 @@
 """The situations of the golden documents: each a state that the policy's own commands made.
 
-`PYTHONPATH=tests python -m golden.situations` writes the documents anew, or those it is told.
+`PYTHONPATH=tests python -m golden.situations` writes the documents anew.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
 from functools import partial
 from typing import Any, Final
 
@@ -89,7 +87,9 @@ def busy_and_idle() -> Situation:
     world.idle("L2")
     later(world, 200, 100)
     facts = {"quotas_as_of": 1_700_000_000.0, "problem": "The driver does not answer."}
-    return Situation(world, (ALICE, ROOT), facts=facts, util={0: 0.87})
+    return Situation(
+        world, (ALICE, ROOT), facts=facts, util={0: 0.87}, parts="gpus leases", whole=True
+    )
 
 
 @situation
@@ -155,7 +155,7 @@ def over_its_limit() -> Situation:
     for lease, seconds in (("L4", 95.0), ("L3", 20.0), ("L2", 9.0), ("L1", 5.0)):
         uses(world, lease, 12)
         later(world, seconds)
-    return Situation(world, (ALICE, ROOT))
+    return Situation(world, (ALICE, ROOT), parts="leases", whole=True)
 
 
 @situation
@@ -208,7 +208,7 @@ def jobs_of_several_workers() -> Situation:
     later(world, 90, 30)
     world.release("L3", "alice")
     later(world, 5)
-    return Situation(world, (ALICE, ROOT))
+    return Situation(world, (ALICE, ROOT), parts="jobs leases", whole=True)
 
 
 # -- parking -------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def warned_by_time() -> Situation:
     world.spent["bob"] = 40.004
     world.measure_budgets()
     later(world, 565, 10)
-    return Situation(world, (ALICE, BOB))
+    return Situation(world, (ALICE, BOB), parts="leases", whole=True)
 
 
 # -- the queue ---------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ def waits_for_an_idle_kernel() -> Situation:
     ask(world, "carol", "second.ipynb", gpus=2)
     ask(world, "dave", gpus=1)
     later(world, 30, 10)
-    return Situation(world, (DAVE, ROOT))
+    return Situation(world, (DAVE, ROOT), parts="queue", whole=True)
 
 
 @situation
@@ -351,7 +351,7 @@ def far_back_in_a_long_queue() -> Situation:
     later(world, 20, 10)
     pages = {"node.views.status.PAGE": 2, "node.views.status.PAGE_OF_ADMIN": 2}
     patches = {**pages, "policy.decide.waiting.MOST_EXPLAINED": 2}
-    return Situation(world, (ALICE, ROOT), patches=patches)
+    return Situation(world, (ROOT, ALICE), patches=patches, parts="leases queue", whole=True)
 
 
 @situation
@@ -550,7 +550,7 @@ def taking_turns() -> Situation:
     train(world, 40, *actors)
     world.cell_ends(actors[5])
     train(world, 33, *actors[:5])
-    return Situation(world, (BOB, who("frank")), util={0: 0.96})
+    return Situation(world, (BOB, who("frank")), util={0: 0.96}, parts="leases", whole=True)
 
 
 @situation
@@ -812,7 +812,7 @@ def limits_are_lifted() -> Situation:
     for name in ("bob", "carol"):
         uses(world, ask(world, name, gib=4, memory_most=30 * GIB), 3)
     later(world, 20, 2)
-    return Situation(world, (ALICE, BOB))
+    return Situation(world, (ALICE, BOB), parts="gpus leases", whole=True)
 
 
 @situation
@@ -923,17 +923,17 @@ def walls_do_not_stand() -> Situation:
     return Situation(node(1), facts={"walls": {**WALLS, "stand": False}})
 
 
-def write(names: list[str]) -> None:
-    """Write the documents of these situations, or of all, as the product makes them now."""
-    DOCUMENTS.mkdir(exist_ok=True)
-    parts = json.loads(PARTS.read_text("utf-8")) if names else {}
-    for name in names or SITUATIONS:
-        if isinstance(kept := SITUATIONS[name]().kept(), list):
-            parts[name] = kept
-        else:
-            (DOCUMENTS / f"{name}.json").write_text(text(kept), "utf-8")
-    PARTS.write_text(text({name: parts[name] for name in sorted(parts)}), "utf-8")
+def write() -> None:
+    """Write all documents as the product makes them now."""
+    parts = {}
+    for name in sorted(SITUATIONS):
+        whole, rows = SITUATIONS[name]().kept()
+        if whole:
+            (DOCUMENTS / f"{name}.json").write_text(text(whole), "utf-8")
+        if rows:
+            parts[name] = rows
+    PARTS.write_text(text(parts), "utf-8")
 
 
 if __name__ == "__main__":
-    write(sys.argv[1:])
+    write()
