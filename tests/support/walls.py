@@ -24,15 +24,15 @@ from jupyter_gpushare.walls import helper
 
 from .node import WITHIN, until
 
-_OPEN = """
+_BEGIN = """
 import os, sys
-with open(sys.argv[1], "w") as group:
-    group.write(str(os.getpid()))
-os.setuid(int(sys.argv[2]))
-try:
-    os.open(sys.argv[3], os.O_RDWR)
-except OSError as error:
-    print(error.strerror)
+group, user, *command = sys.argv[1:]
+with open(group + "/cgroup.procs", "w") as procs:
+    procs.write(str(os.getpid()))
+os.environ["OWN"] = group + "/own"
+os.setgid(int(user))
+os.setuid(int(user))
+os.execv("/bin/sh", ["sh", "-c", 'exec "$@"', "sh", *command])
 """
 
 
@@ -115,13 +115,18 @@ class WalledHost:
         """Have a user's group open these GPUs."""
         return self.ask(do="set", walls={self.group(uid): [[str(uid)], gpus]})
 
-    def opens(self, uid: int, file: str, below: str = "") -> str:
-        """Open a file as a user in the user's group; why it failed, or nothing."""
-        group = self.top / self.group(uid) / below
-        group.mkdir(exist_ok=True)
-        command = [sys.executable, "-I", "-S", "-c", _OPEN, group / "cgroup.procs", str(uid), file]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        return done.stdout.strip()
+    def opens(self, uid: int, file: str, by: Sequence[str] = ()) -> str:
+        """Open a file as a user in the user's group, ``by`` a command; what the kernel said."""
+        # In a shell: another user may not be allowed to run this Python.
+        command = [*by, "sh", "-c", '3<>"$1"', "sh", file]
+        group = str(self.top / self.group(uid))
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _BEGIN, group, str(uid), *command],
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        return done.stderr.strip().rpartition(": ")[2]
 
     def gpus_of(self, uid: int) -> list[int]:
         """The GPUs that a user can open."""

@@ -38,11 +38,39 @@ def test_a_group_can_open_what_it_was_given_and_all_that_is_no_gpu(host: WalledH
     assert host.gpus_of(ANN) == []
 
 
-def test_a_group_below_is_walled_too(host: WalledHost) -> None:
+#: In a group of one's own below, as after a second login, and in what the name says.
+INTO_OWN = 'mkdir -p "$OWN" && echo $$ > "$OWN/cgroup.procs" && exec "$@"'
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        ("nohup",),
+        ("setsid",),
+        ("timeout", "9"),
+        ("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork"),
+        ("sh", "-c", INTO_OWN, "sh"),
+        ("unshare", "--user", "--map-root-user", "--cgroup", "sh", "-c", INTO_OWN, "sh"),
+    ],
+    ids=["nohup", "setsid", "fork", "container", "own group", "own group in a container"],
+)
+def test_no_way_of_starting_a_program_leads_around_a_wall(
+    host: WalledHost, way: tuple[str, ...]
+) -> None:
     host.set(ANN, SECOND)
+    group = host.top / host.group(ANN)
+    for file in (group, group / "cgroup.procs", group / "cgroup.threads"):
+        os.chown(file, ANN, ANN)  # as systemd does where a person may make groups
+    assert host.opens(ANN, str(host.root / "dev/nvidia0"), by=way) == "Operation not permitted"
+    assert not host.opens(ANN, str(host.root / "dev/nvidia1"), by=way)
+
+
+def test_nobody_moves_into_anothers_group(host: WalledHost) -> None:
+    host.set(ANN)
+    host.set(BOB, FIRST)
+    into = f'echo $$ > "{host.top / host.group(BOB)}/cgroup.procs" && exec "$@"'
     file = str(host.root / "dev/nvidia0")
-    assert host.opens(ANN, file, below="session-1.scope") == "Operation not permitted"
-    assert not host.opens(ANN, str(host.root / "dev/nvidia1"), below="session-1.scope")
+    assert host.opens(ANN, file, by=("sh", "-c", into, "sh")) == "Permission denied"
 
 
 def test_walls_stay_when_the_helper_is_killed_and_only_off_takes_them_down(
@@ -104,6 +132,19 @@ def test_nonsense_is_answered(host: WalledHost, line: str) -> None:
         wire.connect(str(host.socket))
         wire.sendall(line.encode() + b"\n")
         assert b"error" in wire.recv(4096)
+
+
+def test_a_gpu_that_came_later_is_closed_and_the_drivers_own_files_are_open(
+    host: WalledHost,
+) -> None:
+    """They have the driver's numbers, and no driver is there."""
+    host.set(ANN, FIRST, SECOND)
+    for name, minor in (("nvidia7", 7), ("nvidiactl", 255), ("nvidia-modeset", 254)):
+        os.mknod(host.root / "dev" / name, 0o020666, os.makedev(helper.NVIDIA, minor))
+        (host.root / "dev" / name).chmod(0o666)
+    assert host.opens(ANN, str(host.root / "dev/nvidia7")) == "Operation not permitted"
+    for name in ("nvidiactl", "nvidia-modeset"):
+        assert host.opens(ANN, str(host.root / "dev" / name)) == "No such device or address"
 
 
 def test_a_group_that_is_gone_is_told_as_gone(host: WalledHost) -> None:

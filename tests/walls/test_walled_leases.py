@@ -122,6 +122,22 @@ def test_a_node_manager_that_was_away_closes_what_ended_meanwhile(
     until(lambda: host.gpus_of(ANN) == [], "closed, though nobody of the group connected")
 
 
+def test_a_gpu_that_was_opened_for_a_grant_that_never_was_is_closed(
+    host: WalledHost, ann: Puppet
+) -> None:
+    """The node manager is killed between the two."""
+    with open_directory() as directory:
+        config = f"c.NodeManagerApp.walls = {str(host.socket)!r}"
+        with RunningNode(directory, config=config, shared=True) as node:
+            node.restart(JUPYTER_GPUSHARE_FAILPOINT="before-append:1:LeaseGranted")
+            with pytest.raises(ConnectionError):
+                ann.client(node.socket).request(gpus=1)
+            node.wait_dead()
+            assert len(host.gpus_of(ANN)) == 1
+            node.start()
+            until(lambda: host.gpus_of(ANN) == [], "closed again")
+
+
 def test_who_shows_anothers_token_opens_no_more_than_both_have(host: WalledHost) -> None:
     """Or two people who trade tokens could open everything."""
     with open_directory() as directory:
