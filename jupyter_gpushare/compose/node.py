@@ -8,7 +8,7 @@ from typing import Final
 
 from ..protocol import documents as doc
 from .leases import WHY_LATE
-from .text import count, listed, name, said, since, size, span, text
+from .text import Text, count, listed, name, said, since, size, span, text
 
 _SIMULATED: Final = (
     "These GPUs are simulated: quotas, queue and leases are real, the devices are not. Frameworks "
@@ -61,8 +61,9 @@ def _walls(walls: doc.Walls) -> Iterator[doc.Fact]:
         hint = "Look at the helper: `systemctl status jupyter-gpushare-walls`"
         yield tell("The walls do not stand, so nothing is granted.", tone="bad", hint=hint)
         return
-    words = "The kernel lets processes open only the GPUs that their owner has a lease on ({})."
-    yield tell(words, text(count(walls["groups"], "control group")), tone="good")
+    memory = ", and the driver limits their memory there" if walls["level"] == "memory" else ""
+    words = "The kernel lets processes open only the GPUs that their owner has a lease on{} ({})."
+    yield tell(words, Text(memory), text(count(walls["groups"], "control group")), tone="good")
     for names in walls.get("shared", ()):
         words = "There is no wall between {}: they are in one control group."
         yield tell(words, name(listed(names), 500), tone="warn", hint=_ONE_EACH)

@@ -442,21 +442,21 @@ class NodeManagerApp(JupyterApp):
         )
         is_first = not key_file(ledger_path).exists()
         policy = Policy(parent=self)
-        rhythm = read(policy, Rhythm)
+        rhythm, config = read(policy, Rhythm), read(policy, PolicyConfig)
         whole = open_inventory(self.simulate or None, now=clock.boot, programs=self.system_programs)
         given = given_gpus(self.gpus, os.environ, simulated=whole.simulated)
         inventory: Inventory = whole if given is None else VisibleInventory(whole, given)
         limits = read(Connections(parent=self), Limits)
         turnstile = turnstile_of(limits)
         manager = Manager(
-            config=read(policy, PolicyConfig),
+            config=config,
             clock=clock,
             charges=turnstile,
             ledger=ledger,
             inventory=inventory,
             # People's kernels are in groups of their own, and look at those themselves.
             host_memory=lambda: room(look(groups=not (self.hub or self.shared))),
-            walls=Walls(self.walls) if self.walls else None,
+            walls=Walls(self.walls, config.over_limit_tolerance) if self.walls else None,
             measure_interval=self.measure_interval,
             measured_within=self.measured_within,
             discover_interval=self.discover_interval,

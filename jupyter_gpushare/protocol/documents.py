@@ -288,6 +288,12 @@ class Walls(TypedDict):
     stand: Annotated[
         bool, "whether each stands as it is to, as the kernel confirmed; false: nothing is granted"
     ]
+    level: Annotated[
+        str,
+        words("devices", "memory"),
+        "what the kernel, or the driver as well, enforces: which GPUs can be opened, how much "
+        "memory can be had there",
+    ]
     groups: Annotated[Count, "control groups with a wall"]
     shared: NotRequired[
         Annotated[

@@ -3,13 +3,15 @@
 The import hook is cooperative, so without walls any program can open any GPU. A *wall* is a small
 program that the kernel runs whenever a process of a control group (cgroup v2) opens a device file.
 Ours denies the files of GPUs that the group's environment has no lease on, and allows all else: of
-several such programs on a group each must allow, so ours only narrows what others allow.
+several such programs on a group each must allow, so ours only narrows what others allow. From
+version 615 on NVIDIA's driver also limits how much memory a group's processes have on a GPU; where
+it does, the wall has these limits, too.
 
 Root's rights are dangerous, so this file does as little as can be, and imports nothing of ours. It
-does not know leases. The node manager, which has no rights, says: "these GPUs for that group". The
-helper believes neither the group nor the GPUs. A group must match one of the administrator's
-patterns and be no link, and the GPUs' files are looked up by the helper itself, in the driver's own
-tables. So whoever takes the node manager over can open and close GPUs, and nothing else.
+does not know leases. The node manager, which has no rights, says: "these GPUs for that group, with
+so many bytes". The helper believes neither the group nor the GPUs. A group must match one of the
+administrator's patterns and be no link, and the GPUs' files are looked up by the helper itself, in
+the driver's own tables. So whoever takes the node manager over can open and close GPUs, and nothing else.
 
 Three rules make it hold:
 
@@ -45,8 +47,8 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,10 +92,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 class Refused(Exception):
     """What was asked is not done; the text says why."""
-
-
-class Gone(Refused):
-    """There is no such group any more, so nobody needs a wall there."""
 
 
 # -- the kernel ---------------------------------------------------------------
@@ -245,7 +243,7 @@ class Host:
         return (os.major(found.st_rdev), os.minor(found.st_rdev)) if is_one else None
 
 
-def rules_of(gpus: dict[str, dict[str, Device]], opened: Sequence[str]) -> list[Rule]:
+def rules_of(gpus: dict[str, dict[str, Device]], opened: Container[str]) -> list[Rule]:
     """What a group may open: no file of a GPU but those of the ``opened``, and all that is no GPU.
 
     A GPU that came after this was made is denied by its major number.
@@ -255,16 +253,67 @@ def rules_of(gpus: dict[str, dict[str, Device]], opened: Sequence[str]) -> list[
     return [*rules, (NVIDIA, _ANY, False)]
 
 
+# -- the driver ---------------------------------------------------------------
+
+
+class Memory:
+    """The driver's limits on what a group's processes have on a GPU, where it has such."""
+
+    def __init__(self, top: Path, uuids: Iterable[str]) -> None:
+        self._nvml: Any = None
+        try:
+            import pynvml  # type: ignore[import-untyped]
+        except ImportError:
+            return
+        try:
+            pynvml.nvmlInit()
+            self._nvml = pynvml
+            for uuid in uuids:
+                self.used(top, uuid)
+        except pynvml.NVMLError:  # an older driver, or MIG
+            self._nvml = None
+
+    def __bool__(self) -> bool:
+        return self._nvml is not None
+
+    def used(self, group: Path, uuid: str) -> int:
+        """Bytes that a group's processes have on a GPU."""
+        told = self._nvml.c_nvmlGetMemoryLimits_v1_t(os.fsencode(group), 0, 0, 0)
+        self._nvml.nvmlDeviceGetMemoryLimits_v1(self._nvml.nvmlDeviceGetHandleByUUID(uuid), told)
+        return int(told.currentUsed)
+
+    def limit(self, group: Path, uuid: str, soft: int, hard: int | None) -> None:
+        """Bytes that are protected from others, and the most that there can be; ``None``: any.
+
+        It is never less than what is used: who has more keeps it, and gets no more. Raises
+        :class:`Refused`.
+        """
+        nvml = self._nvml
+        try:
+            device = nvml.nvmlDeviceGetHandleByUUID(uuid)
+            if hard is None:
+                most = nvml.NVML_DEVICE_MEMORY_LIMIT_MAX
+            else:
+                most = max(hard, self.used(group, uuid))
+            limits = nvml.c_nvmlSetMemoryLimits_v1_t(os.fsencode(group), soft, most)
+            nvml.nvmlDeviceSetMemoryLimits_v1(device, limits)
+        except nvml.NVMLError as error:
+            raise Refused(f"The driver limits no memory on {uuid}: {error}.") from error
+
+
 def take_down(root: Path) -> int:
     """Take down every wall of ours, wherever it is; how many there were.
 
     Raises :class:`Refused`, or :class:`OSError` of the kernel.
     """
-    count = 0
-    for folder, _folders, _files in os.walk(Host(root).groups()):
+    top, gpus, count = Host(root).groups(), Host(root).gpus(), 0
+    memory = Memory(top, gpus)
+    for folder, _folders, _files in os.walk(top):
         group = Path(folder)
         with contextlib.suppress(FileNotFoundError):  # it went just now
             if _is_walled(group):
+                for uuid in gpus if memory else ():
+                    memory.limit(group, uuid, 0, None)
                 _attach(group, None)
                 count += 1
     return count
@@ -277,11 +326,20 @@ def take_down(root: Path) -> int:
 class Wall:
     """What stands, or is to stand, around a group: whose it is, and the GPUs that it may open.
 
-    There are no ``environments`` while nobody said whose the group is.
+    There are no ``environments`` while nobody said whose the group is. Of each GPU it is said how
+    many bytes are protected there, and how many there can be.
     """
 
     environments: tuple[str, ...] = ()
-    gpus: tuple[str, ...] = ()
+    gpus: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, names: Iterable[str], gpus: Mapping[str, Sequence[int]]) -> Wall:
+        """One as JSON has it. Raises :class:`ValueError` or :class:`TypeError` for nonsense."""
+        sizes = {str(uuid): (int(soft), int(hard)) for uuid, (soft, hard) in gpus.items()}
+        if not all(0 <= soft <= hard < 2**63 for soft, hard in sizes.values()):
+            raise ValueError(sizes)
+        return cls(tuple(map(str, names)), sizes)
 
 
 class Walls:
@@ -293,13 +351,13 @@ class Walls:
         self._patterns = patterns
         self._record = record
         self._gpus: dict[str, dict[str, Device]] = {}
+        self._memory = Memory(self._top, ())
         self._walls: dict[str, Wall] = {}
         self._is_on = True
         with contextlib.suppress(FileNotFoundError):
             told = json.loads(record.read_text())
             self._is_on = told["on"]
-            for group, (names, gpus) in told["walls"].items():
-                self._walls[group] = Wall(tuple(names), tuple(gpus))
+            self._walls = {group: Wall.read(*wall) for group, wall in told["walls"].items()}
 
     def parents(self) -> list[Path]:
         """The folders in which groups that match may be made."""
@@ -312,35 +370,42 @@ class Walls:
     def look(self) -> None:
         """Wall what matches and has no wall; forget the groups that are gone."""
         gpus = self._host.gpus()
-        changed, self._gpus = gpus != self._gpus, gpus
+        if changed := gpus != self._gpus:
+            self._gpus, self._memory = gpus, Memory(self._top, gpus)
         found = self._matching() if self._is_on else []
         known = {group: wall for group, wall in self._walls.items() if group in found}
         for group in found:
             wall = known.setdefault(group, Wall())
-            with contextlib.suppress(OSError):  # it went just now; or the asker is told
+            with contextlib.suppress(OSError, Refused):  # it went just now; or the asker is told
                 if changed or not _is_walled(self._top / group):
                     self._stand(group, wall)
         if known != self._walls:
             self._walls = known
             self._keep()
 
-    def set(self, group: str, wall: Wall) -> None:
-        """Have this wall stand.
-
-        Raises :class:`Gone`, :class:`Refused`, or :class:`OSError` of the kernel.
-        """
+    def set(self, walls: Mapping[str, Wall]) -> dict[str, Any]:
+        """Have these walls stand: which do not and why, and the groups that are gone."""
         if not self._is_on:
             raise Refused("The walls are off: `jupyter gpushare walls on` puts them up again.")
-        if group not in self._matching():
-            if not (self._top / group).exists():
-                raise Gone(group)
-            raise Refused(f"{group} is no group that the helper may wall.")
-        self._gpus = self._host.gpus()
-        if unknown := set(wall.gpus).difference(self._gpus):
-            raise Refused(f"The driver does not list {', '.join(sorted(unknown))}.")
-        self._stand(group, wall)
-        self._walls[group] = wall
+        failed, gone = {}, []
+        if any(set(wall.gpus).difference(self._gpus) for wall in walls.values()):
+            self.look()  # there are new ones
+        allowed = set(self._matching())
+        for group, wall in walls.items():
+            if group not in allowed and not (self._top / group).exists():
+                gone.append(group)
+                continue
+            try:
+                if group not in allowed:
+                    raise Refused(f"{group} is no group that the helper may wall.")
+                if unknown := set(wall.gpus).difference(self._gpus):
+                    raise Refused(f"The driver does not list {', '.join(sorted(unknown))}.")
+                self._stand(group, wall)
+                self._walls[group] = wall
+            except (Refused, OSError) as error:
+                failed[group] = str(error)
         self._keep()
+        return {"failed": failed, "gone": gone}
 
     def switch(self, on: bool) -> None:
         """Put the walls up, or take every one down and build none until they are on again."""
@@ -353,12 +418,21 @@ class Walls:
 
     def told(self) -> dict[str, Any]:
         """All that stands."""
+        level = "memory" if self._memory else "devices"
         walls = {group: [wall.environments, wall.gpus] for group, wall in self._walls.items()}
         files = {uuid: sorted(files) for uuid, files in self._gpus.items()}
-        return {"on": self._is_on, "walls": walls, "gpus": files, "patterns": self._patterns}
+        told = {"on": self._is_on, "level": level, "walls": walls, "gpus": files}
+        return {**told, "patterns": self._patterns}
 
     def _stand(self, group: str, wall: Wall) -> None:
-        _attach(self._top / group, rules_of(self._gpus, wall.gpus))
+        path = self._top / group
+        if self._memory:
+            for uuid, (soft, hard) in wall.gpus.items():
+                self._memory.limit(path, uuid, soft, hard)
+        _attach(path, rules_of(self._gpus, wall.gpus))
+        if self._memory:  # who keeps a file open gets no more
+            for uuid in set(self._gpus).difference(wall.gpus):
+                self._memory.limit(path, uuid, 0, 1)
 
     def _matching(self) -> list[str]:
         found = {
@@ -383,16 +457,7 @@ def answer(walls: Walls, line: bytes) -> dict[str, Any]:
         asked = json.loads(line)
         what = asked["do"]
         if what == "set":
-            failed, gone = {}, []
-            for group, (names, gpus) in asked["walls"].items():
-                wall = Wall(tuple(map(str, names)), tuple(map(str, gpus)))
-                try:
-                    walls.set(str(group), wall)
-                except Gone:
-                    gone.append(group)
-                except (Refused, OSError) as error:
-                    failed[group] = str(error)
-            return {"failed": failed, "gone": gone}
+            return walls.set({str(g): Wall.read(*wall) for g, wall in asked["walls"].items()})
         if what in ("on", "off"):
             walls.switch(what == "on")
         elif what != "hello":

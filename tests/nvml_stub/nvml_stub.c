@@ -27,6 +27,7 @@
  *   cores UUID COUNT                  (absent: not supported)
  *   capability UUID MAJORMINOR        (90 is 9.0; absent: not supported)
  *   extra UUID BYTES                  used by no listed process
+ *   grouped UUID MIB                  used by each control group, as the limits of driver 615 see it
  *   recovery UUID ACTION              recovery action field (absent: not supported)
  *   persistence UUID 0|1              persistence mode (absent: on)
  *   computemode UUID MODE             0: default, 2: prohibited, 3: exclusive (absent: default)
@@ -345,6 +346,48 @@ EXPORT int nvmlDeviceGetTemperature(struct handle *handle, unsigned sensor, unsi
     ENTER(__func__)
     *celsius = (unsigned)device->warm;
     return leave(sensor == 0 && device->warm ? SUCCESS : NOT_SUPPORTED);
+}
+
+/* The newest line of each group and device in the file NVML_STUB_STATE + ".limits" counts. */
+struct set_limits {
+    const char *group;
+    u64 soft, hard;
+};
+
+struct get_limits {
+    const char *group;
+    u64 soft, hard, used;
+};
+
+static FILE *open_limits(const char *mode)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s.limits", getenv("NVML_STUB_STATE"));
+    return fopen(path, mode);
+}
+
+EXPORT int nvmlDeviceSetMemoryLimits_v1(struct handle *handle, struct set_limits *limits)
+{
+    ENTER(__func__)
+    if (device->is_mig || device->migmode)
+        return leave(NOT_SUPPORTED);
+    if (access(limits->group, F_OK) != 0)
+        return leave(NOT_FOUND);
+    FILE *file = open_limits("ae");
+    if (file == NULL)
+        return leave(INVALID_ARGUMENT);
+    fprintf(file, "%s %llu %llu %s\n", device->uuid, limits->soft, limits->hard, limits->group);
+    fclose(file);
+    return leave(SUCCESS);
+}
+
+EXPORT int nvmlDeviceGetMemoryLimits_v1(struct handle *handle, struct get_limits *limits)
+{
+    ENTER(__func__)
+    if (device->is_mig || device->migmode)
+        return leave(NOT_SUPPORTED);
+    limits->used = (u64)device->grouped << 20;
+    return leave(SUCCESS);
 }
 
 EXPORT int nvmlDeviceGetCudaComputeCapability(struct handle *handle, int *major, int *minor)

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
 enum { UUID_SIZE = 96, NAME_SIZE = 96, MOST_GPUS = 32 };
@@ -45,7 +46,7 @@ struct device {
     unsigned gi, index;
     u64 total, reserved, extra;
     int is_mig, migmode, error, util, recovery, persistence, warm, draws, cores, capability;
-    int computemode;
+    int computemode, grouped;
 };
 
 #define NUMBER_OF(name) {#name, offsetof(struct device, name)}
@@ -55,7 +56,7 @@ static const struct {
 } NUMBERS[] = {
     NUMBER_OF(migmode),     NUMBER_OF(error), NUMBER_OF(util),  NUMBER_OF(recovery),
     NUMBER_OF(persistence), NUMBER_OF(warm),  NUMBER_OF(draws), NUMBER_OF(cores),
-    NUMBER_OF(capability),  NUMBER_OF(computemode),
+    NUMBER_OF(capability),  NUMBER_OF(computemode), NUMBER_OF(grouped),
 };
 
 /* A process on one of a device's lists. */

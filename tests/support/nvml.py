@@ -272,6 +272,19 @@ class NvmlWorld:
         """0: default, 2: prohibited, 3: one process."""
         self._set(gpu, "computemode", str(mode))
 
+    def set_grouped(self, gpu: str, mib: int) -> None:
+        """MiB that each control group uses, as the driver's limits count it."""
+        self._set(gpu, "grouped", str(mib))
+
+    def limits(self, group: str) -> dict[str, tuple[int, int]]:
+        """The soft and hard limit of a control group on each GPU, in bytes."""
+        found = {}
+        for line in Path(f"{self.state}.limits").read_text().splitlines():
+            gpu, soft, hard, whose = line.split(" ", 3)
+            if whose == group:
+                found[gpu] = (int(soft), int(hard))
+        return found
+
     def set_persistence(self, gpu: str, on: bool) -> None:
         """Persistence mode; it is on unless a test turns it off."""
         self._set(gpu, "persistence", str(int(on)))

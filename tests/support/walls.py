@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +75,13 @@ class WalledHost:
             file.chmod(0o666)
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, user: str = "root") -> None:
+    def start(self, environ: Mapping[str, str] | None = None) -> None:
         """Start the helper; it answers when this returns."""
         self.socket.unlink(missing_ok=True)
-        command = [sys.executable, "-I", "-m", "jupyter_gpushare.walls.helper", f"--user={user}"]
+        command = [sys.executable, "-I", "-m", "jupyter_gpushare.walls.helper"]
         command += [f"--group={self.slice}/user-*.slice", f"--record={self.record}"]
         self.process = subprocess.Popen(
-            [*command, f"--socket={self.socket}", f"--root={self.root}"]
+            [*command, f"--socket={self.socket}", f"--root={self.root}"], env=environ
         )
         until(self._answers, "the helper answers")
 
@@ -111,9 +111,10 @@ class WalledHost:
         (self.top / name).mkdir(exist_ok=True)
         return name
 
-    def set(self, uid: int, *gpus: str) -> dict[str, Any]:
-        """Have a user's group open these GPUs."""
-        return self.ask(do="set", walls={self.group(uid): [[str(uid)], gpus]})
+    def set(self, uid: int, *gpus: str, soft: int = 0, hard: int = 2**40) -> dict[str, Any]:
+        """Have a user's group open these GPUs, with so many bytes on each."""
+        sizes = {gpu: [soft, hard] for gpu in gpus}
+        return self.ask(do="set", walls={self.group(uid): [[str(uid)], sizes]})
 
     def opens(self, uid: int, file: str, by: Sequence[str] = ()) -> str:
         """Open a file as a user in the user's group, ``by`` a command; what the kernel said."""
@@ -146,14 +147,16 @@ class WalledHost:
 
 
 @contextlib.contextmanager
-def walled_host(uuids: Sequence[str]) -> Iterator[WalledHost]:
+def walled_host(
+    uuids: Sequence[str], environ: Mapping[str, str] | None = None
+) -> Iterator[WalledHost]:
     """One, with its helper, in a folder that everybody may enter."""
     directory = Path(f"/tmp/gpushare-walls-{os.getpid()}")
     directory.mkdir(mode=0o755)
     try:
         host = WalledHost(directory, uuids)
         try:
-            host.start()
+            host.start(environ)
             yield host
         finally:
             host.close()

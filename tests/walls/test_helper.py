@@ -33,7 +33,7 @@ def test_a_group_can_open_what_it_was_given_and_all_that_is_no_gpu(host: WalledH
     assert (host.gpus_of(ANN), host.gpus_of(BOB)) == ([0], [1])
     assert host.opens(ANN, str(host.root / "dev/nvidia1")) == "Operation not permitted"
     assert not host.opens(ANN, "/dev/null")
-    assert host.ask(do="hello")["walls"][host.group(ANN)] == [[str(ANN)], [FIRST]]
+    assert host.ask(do="hello")["walls"][host.group(ANN)] == [[str(ANN)], {FIRST: [0, 2**40]}]
     host.set(ANN)
     assert host.gpus_of(ANN) == []
 
@@ -80,11 +80,11 @@ def test_walls_stay_when_the_helper_is_killed_and_only_off_takes_them_down(
     host.kill()
     assert host.gpus_of(ANN) == [0]
     host.start()
-    assert host.ask(do="hello")["walls"] == {host.group(ANN): [[str(ANN)], [FIRST]]}
+    assert host.ask(do="hello")["walls"] == {host.group(ANN): [[str(ANN)], {FIRST: [0, 2**40]}]}
     assert host.gpus_of(ANN) == [0]
     assert host.ask(do="off")["on"] is False
     assert host.gpus_of(ANN) == [0, 1]
-    assert "walls on" in host.set(ANN, FIRST)["failed"][host.group(ANN)]
+    assert "walls on" in host.set(ANN, FIRST)["error"]
     host.kill()
     host.start()
     assert host.gpus_of(ANN) == [0, 1], "off is remembered"
@@ -109,9 +109,9 @@ def test_others_programs_hold_beside_ours_which_comes_back(host: WalledHost) -> 
 @pytest.mark.parametrize(
     ("walls", "why"),
     [
-        ({"{slice}": [[], []]}, "no group that the helper may wall"),
-        ({"{slice}/../{slice}/user-60001.slice": [[], []]}, "no group that the helper may wall"),
-        ({"{slice}/user-60001.slice": [[], ["GPU-other"]]}, "does not list GPU-other"),
+        ({"{slice}": [[], {}]}, "no group that the helper may wall"),
+        ({"{slice}/../{slice}/user-60001.slice": [[], {}]}, "no group that the helper may wall"),
+        ({"{slice}/user-60001.slice": [[], {"GPU-other": [0, 1]}]}, "does not list GPU-other"),
     ],
 )
 def test_a_request_for_what_is_no_group_or_no_gpu_is_refused(
@@ -125,7 +125,16 @@ def test_a_request_for_what_is_no_group_or_no_gpu_is_refused(
 
 
 @pytest.mark.parametrize(
-    "line", ["", "[]", "{}", '{"do": "set"}', '{"do": "set", "walls": [1]}', "\x00"]
+    "line",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"do": "set"}',
+        '{"do": "set", "walls": [1]}',
+        '{"do": "set", "walls": {"a": [[], {"b": [2, 1]}]}}',
+        "\x00",
+    ],
 )
 def test_nonsense_is_answered(host: WalledHost, line: str) -> None:
     with socket.socket(socket.AF_UNIX) as wire:
@@ -149,7 +158,7 @@ def test_a_gpu_that_came_later_is_closed_and_the_drivers_own_files_are_open(
 
 def test_a_group_that_is_gone_is_told_as_gone(host: WalledHost) -> None:
     name = f"{host.slice}/user-{BOB}.slice"
-    assert host.ask(do="set", walls={name: [["bob"], []]}) == {"failed": {}, "gone": [name]}
+    assert host.ask(do="set", walls={name: [["bob"], {}]}) == {"failed": {}, "gone": [name]}
 
 
 def test_nobody_else_may_ask(host: WalledHost) -> None:

@@ -18,10 +18,12 @@ import asyncio
 import contextlib
 import fnmatch
 import json
+import operator
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from ...policy.books import shares
 from ...policy.books.state import State
 from ...policy.words.model import EnvironmentName, GpuUuid
 from ...protocol import documents as doc
@@ -32,23 +34,31 @@ _LEFT_ALONE: Final = 5.0
 #: Bytes of its longest answer: some hundred for each group.
 _LONGEST: Final = 2**26
 
-#: Whose a group is, and the GPUs that it may open.
-Wall = tuple[tuple[EnvironmentName, ...], tuple[GpuUuid, ...]]
+#: Whose a group is, and the GPUs that it may open: bytes protected there, and the most.
+Wall = tuple[list[EnvironmentName], dict[GpuUuid, list[int]]]
 
 
 class WallsDown(Exception):
     """A wall does not stand as it is to; the text says why and what to do."""
 
 
-def wanted(state: State, whose: Mapping[str, Iterable[EnvironmentName]]) -> dict[str, Wall]:
-    """The wall that each group is to have. Pure."""
-    held: dict[EnvironmentName, set[GpuUuid]] = {}
-    for name, gpu in state.reservations:
-        held.setdefault(name, set()).add(gpu)
-    return {
-        group: (tuple(sorted(names)), tuple(sorted(set().union(*(held.get(n, ()) for n in names)))))
-        for group, names in whose.items()
-    }
+def wanted(
+    state: State, whose: Mapping[str, Iterable[EnvironmentName]], tolerance: int
+) -> dict[str, Wall]:
+    """The wall that each group is to have. Pure.
+
+    What its environment may use on a GPU is protected, and ``tolerance`` bytes more can be had:
+    the CUDA context counts, too, and nobody plans it to the byte.
+    """
+    walls: dict[str, Wall] = {}
+    for group, names in whose.items():
+        walls[group] = sorted(names), {}
+        for name, gpu in state.reservations:
+            if name in names:
+                may = shares.entitled(state, name, gpu)
+                soft, hard = walls[group][1].get(gpu, (0, 0))
+                walls[group][1][gpu] = [soft + may, hard + may + tolerance]
+    return walls
 
 
 def group_of(path: str, patterns: Iterable[str]) -> str | None:
@@ -64,16 +74,22 @@ def group_of(path: str, patterns: Iterable[str]) -> str | None:
 
 
 class Walls:
-    """The walls of this host, by the helper that listens at ``place``. For one asyncio loop."""
+    """The walls of this host, by the helper that listens at ``place``. For one asyncio loop.
 
-    def __init__(self, place: str) -> None:
+    ``tolerance`` is in bytes (:func:`wanted`).
+    """
+
+    def __init__(self, place: str, tolerance: int) -> None:
         self._place = place
+        self._tolerance = tolerance
+        self._level = ""
         self._stream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._patterns: list[str] = []
         self._stand: dict[str, Wall] = {}
         self._whose: dict[str, set[EnvironmentName]] = {}
         self._outside: set[EnvironmentName] = set()
-        self._seen: object = None
+        # What the walls are made of, where they are exactly as that needs.
+        self._exact: tuple[object, object] | None = None
         self._again_at = 0.0
         #: Why the walls do not stand as they are to; ``None``: they do, as the kernel confirmed.
         self.problem: str | None = "The wall helper was not asked yet."
@@ -85,6 +101,7 @@ class Walls:
         ]
         return {
             "stand": self.problem is None,
+            "level": self._level,
             "groups": len(self._stand),
             "shared": sorted(several),
             "outside": sorted(self._outside),
@@ -100,7 +117,7 @@ class Walls:
                 self._outside.add(environment)
             elif environment not in self._whose.setdefault(group, set()):
                 self._whose[group].add(environment)
-                self._seen = None
+                self._exact = None
 
     async def widen(self, state: State) -> None:
         """Open what this state needs open. Raises :class:`WallsDown`."""
@@ -111,17 +128,17 @@ class Walls:
         await self._follow(state, closing=True)
 
     async def _follow(self, state: State, *, closing: bool) -> None:
-        now = (state.reservations, closing)
         if self._stream is not None and self._stream[0].at_eof():
             self.close()  # another helper may stand there now, and have no record
-            self._seen = None
-        if self.problem is None and now == self._seen:
+            self._exact = None
+        of = (state.reservations, state.gpus)
+        if self._exact is not None and all(map(operator.is_, of, self._exact)):
             return
         if self._stream is None:
             if self.problem is not None and asyncio.get_running_loop().time() < self._again_at:
                 raise WallsDown(self.problem)
             await self._greet()
-        walls = wanted(state, self._whose)
+        walls = wanted(state, self._whose, self._tolerance)
         if not closing:
             walls = {group: _wider(wall, self._stand.get(group)) for group, wall in walls.items()}
         changed = {g: wall for g, wall in walls.items() if self._stand.get(g) != wall}
@@ -134,17 +151,15 @@ class Walls:
             self._stand |= {group: wall for group, wall in changed.items() if group not in failed}
             if failed:
                 raise self._down("; ".join(f"{group}: {why}" for group, why in failed.items()))
-        self.problem, self._seen = None, now
+        self.problem, self._exact = None, of if closing else None
 
     async def _greet(self) -> None:
         told = await self._ask({"do": "hello"})
         if not told["on"]:
             raise self._down("they are off. `jupyter gpushare walls on` puts them up again")
         self._patterns = told["patterns"]
-        self._stand = {
-            group: (tuple(map(EnvironmentName, names)), tuple(map(GpuUuid, gpus)))
-            for group, (names, gpus) in told["walls"].items()
-        }
+        self._level = told["level"]
+        self._stand = {group: (names, gpus) for group, (names, gpus) in told["walls"].items()}
         for group, (names, _gpus) in self._stand.items():
             if names:
                 self._whose.setdefault(group, set()).update(names)
@@ -177,5 +192,8 @@ class Walls:
 
 
 def _wider(wall: Wall, stands: Wall | None) -> Wall:
-    """The wall without closing anything that is open."""
-    return wall if stands is None else (wall[0], tuple(sorted({*wall[1], *stands[1]})))
+    """The wall without closing or lowering anything that stands."""
+    names, gpus = wall
+    for gpu, sizes in () if stands is None else stands[1].items():
+        gpus[gpu] = list(map(max, sizes, gpus.get(gpu, sizes)))
+    return names, gpus

@@ -333,8 +333,8 @@ class Sheet:
         if facts.preset is not None:
             node["preset"] = facts.preset
         if (walls := facts.walls) is not None:
-            of_all: doc.Walls = {"stand": walls["stand"], "groups": walls["groups"]}
-            node["walls"] = walls if viewer.admin else of_all
+            mine: doc.Walls = {**walls, "shared": [], "outside": []}
+            node["walls"] = walls if viewer.admin else mine
         return node
 
     def head(self, viewer: Viewer, page: int = 0) -> tuple[doc.StatusHead, list[Encoded]]:

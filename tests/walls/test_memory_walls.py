@@ -1,0 +1,94 @@
+"""Where the driver limits memory, a person's processes get no more of a GPU than their leases have.
+
+The driver is a double behind the real pynvml, as a driver 615 was not to be had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.node import Puppet, RemoteError, RunningNode, open_directory, until
+from support.nvml import Nvml, NvmlWorld
+from support.nvml_fixtures import nvml_stub, nvml_world
+from support.walls import WalledHost, needs_walls, walled_host
+
+from jupyter_gpushare.protocol.messages import Method
+
+__all__ = ["nvml_stub", "nvml_world"]
+
+ANN, BOB = 60001, 60002
+FIRST, SECOND = "GPU-first", "GPU-second"
+GIB, MIB = 2**30, 2**20
+CLOSED, FREE = (0, 1), (0, 2**64 - 1)
+SET = "nvmlDeviceSetMemoryLimits_v1"
+
+pytestmark = needs_walls
+
+
+@pytest.fixture
+def host(nvml_world: NvmlWorld) -> Iterator[WalledHost]:
+    for gpu in (FIRST, SECOND):
+        nvml_world.add_gpu(gpu=gpu, reserved=0)
+    with walled_host((FIRST, SECOND), nvml_world.environ()) as host:
+        yield host
+
+
+def limits(host: WalledHost, world: NvmlWorld, uid: int) -> dict[str, tuple[int, int]]:
+    return world.limits(str(host.top / host.group(uid)))
+
+
+def test_a_group_has_the_limits_that_it_was_given(host: WalledHost, nvml_world: NvmlWorld) -> None:
+    host.set(ANN, FIRST, soft=4 * GIB, hard=5 * GIB)
+    assert host.ask(do="hello")["level"] == "memory"
+    assert limits(host, nvml_world, ANN) == {FIRST: (4 * GIB, 5 * GIB), SECOND: CLOSED}
+    host.ask(do="off")
+    assert limits(host, nvml_world, ANN) == {FIRST: FREE, SECOND: FREE}
+
+
+def test_no_limit_is_below_what_is_used(host: WalledHost, nvml_world: NvmlWorld) -> None:
+    nvml_world.set_grouped(FIRST, 6 * 1024)
+    host.set(ANN, FIRST, soft=4 * GIB, hard=5 * GIB)
+    assert limits(host, nvml_world, ANN)[FIRST] == (4 * GIB, 6 * GIB)
+    host.set(ANN)
+    assert limits(host, nvml_world, ANN)[FIRST] == (0, 6 * GIB), "and nothing more"
+
+
+def test_an_older_driver_has_the_walls_of_devices_only(
+    nvml_world: NvmlWorld,
+) -> None:
+    for gpu in (FIRST, SECOND):
+        nvml_world.add_gpu(gpu=gpu)
+    nvml_world.lack("nvmlDeviceGetMemoryLimits_v1", SET)
+    with walled_host((FIRST, SECOND), nvml_world.environ()) as host:
+        assert host.set(ANN, FIRST)["failed"] == {}
+        assert host.ask(do="hello")["level"] == "devices"
+        assert host.gpus_of(ANN) == [0]
+
+
+def test_a_lease_has_its_memory_and_no_more(host: WalledHost, nvml_world: NvmlWorld) -> None:
+    config = f"c.NodeManagerApp.walls = {str(host.socket)!r}\n"
+    config += "c.NodeManagerApp.measure_interval = 0.2\n"
+    config += "c.Policy.over_limit_tolerance = '512MiB'\n"
+    with (
+        open_directory() as directory,
+        RunningNode(
+            directory, simulate="", config=config, environ=nvml_world.environ(), shared=True
+        ) as node,
+        Puppet(ANN) as ann,
+    ):
+        (host.top / host.group(ANN) / "cgroup.procs").write_text(str(ann.pid))
+        client = ann.client(node.socket)
+        lease = client.request(gpus=1, memory=4 * GIB)
+        (gpu,) = [one["uuid"] for one in lease["gpus"]]
+        other = SECOND if gpu == FIRST else FIRST
+        given = {gpu: (4 * GIB, 4 * GIB + 512 * MIB), other: CLOSED}
+        assert limits(host, nvml_world, ANN) == given
+        assert node.status()["node"]["walls"]["level"] == "memory"
+        client.call(Method.RELEASE, lease=lease["lease"])
+        closed = {gpu: CLOSED, other: CLOSED}
+        until(lambda: limits(host, nvml_world, ANN) == closed, "the limits are down again")
+        nvml_world.fail(FIRST, SET, Nvml.NO_PERMISSION)
+        nvml_world.fail(SECOND, SET, Nvml.NO_PERMISSION)
+        with pytest.raises(RemoteError, match="limits no memory"):
+            client.request(gpus=1, memory=4 * GIB)
