@@ -11,7 +11,8 @@ Root's rights are dangerous, so this file does as little as can be, and imports 
 does not know leases. The node manager, which has no rights, says: "these GPUs for that group, with
 so many bytes". The helper believes neither the group nor the GPUs. A group must match one of the
 administrator's patterns and be no link, and the GPUs' files are looked up by the helper itself, in
-the driver's own tables. So whoever takes the node manager over can open and close GPUs, and nothing else.
+the driver's own tables. So whoever takes the node manager over can open and close GPUs, and nothing
+else.
 
 Three rules make it hold:
 
@@ -301,14 +302,14 @@ class Memory:
             raise Refused(f"The driver limits no memory on {uuid}: {error}.") from error
 
 
-def take_down(root: Path) -> int:
-    """Take down every wall of ours, wherever it is; how many there were.
+def take_down(root: Path, below: str = "") -> int:
+    """Take down every wall of ours, in all groups or ``below`` one; how many there were.
 
     Raises :class:`Refused`, or :class:`OSError` of the kernel.
     """
     top, gpus, count = Host(root).groups(), Host(root).gpus(), 0
     memory = Memory(top, gpus)
-    for folder, _folders, _files in os.walk(top):
+    for folder, _folders, _files in os.walk(top / below):
         group = Path(folder)
         with contextlib.suppress(FileNotFoundError):  # it went just now
             if _is_walled(group):
@@ -411,7 +412,8 @@ class Walls:
         """Put the walls up, or take every one down and build none until they are on again."""
         self._is_on = on
         if not on:
-            take_down(self._host.root)
+            for group in self._matching():
+                take_down(self._host.root, group)
             self._walls = {}
         self._keep()
         self.look()

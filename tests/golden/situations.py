@@ -909,7 +909,13 @@ def the_pool_is_away() -> Situation:
     return Situation(world, parts="quota queue")
 
 
-WALLS = {"stand": True, "groups": 3, "shared": [["alice", "bob"]], "outside": ["carol"]}
+WALLS = {
+    "stand": True,
+    "level": "memory",
+    "groups": 3,
+    "shared": [["alice", "bob"]],
+    "outside": ["carol"],
+}
 
 
 @situation

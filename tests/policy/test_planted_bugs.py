@@ -18,12 +18,13 @@ from support.policy_histories import Crowd, Histories
 from support.policy_moves import stories_of
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.books import placement, room
+from jupyter_gpushare.policy.books import heldup, placement, room
 from jupyter_gpushare.policy.books.queue import Queue
 from jupyter_gpushare.policy.books.state import Lease, Reservation, State
 from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.decide import draft, quotas
 from jupyter_gpushare.policy.decide.draft import ANSWERS, Done
+from jupyter_gpushare.policy.evolve import steps
 from jupyter_gpushare.policy.measure import observe
 from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.model import ClaimPhase, LeasePhase
@@ -60,10 +61,10 @@ BUGS = {
     "a task is placed as if nobody had named memory": (room, "rooms_without", unnamed),
     "nobody is ever urgent": (Queue, "first_urgent", lambda _: None),
     "a dead process's lease is kept": (ANSWERS, cmd.ProcessGone, lambda *_: Done()),
-    "a spent budget holds nobody up": (State, "is_held_up", lambda *_: False),
+    "a spent budget holds nobody up": (steps, "is_held_up", lambda *_: False),
     "only a measurement changes a budget's level": (quotas, "weigh", lambda *_: None),
     "what the GPUs do is not looked at": (observe, "_work", lambda *_: ()),
-    "missing GPUs make others wait": (State, "lacks_gpus", lambda *_: False),
+    "missing GPUs make others wait": (heldup, "lacks_gpus", lambda *_: False),
     "who says that it gave holds nothing": (observe, "_claims", gone_by_its_word),
     "a retried request is a new one": (State, "asked", lambda *_: None),
     "anybody acts for another": (draft, "is_own", lambda *_, **_more: True),

@@ -1048,6 +1048,11 @@ export interface components {
                 walls?: {
                     /** @description control groups with a wall */
                     groups: number;
+                    /**
+                     * @description what the kernel, or the driver as well, enforces: which GPUs can be opened, how much memory can be had there
+                     * @enum {unknown}
+                     */
+                    level: "devices" | "memory";
                     /** @description environments with a process in no such group, for administrators */
                     outside?: string[];
                     /** @description environments in one group, for administrators: no wall is between them */
