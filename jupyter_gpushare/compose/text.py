@@ -64,7 +64,7 @@ def said(
     told = text(words, *pieces) if pieces else words
     if share is None and not (label or kind or hint):
         return f"{about} {told}" if tone == "plain" else f"{about}:{tone} {told}"
-    fact: doc.Said = {"about": about, "text": told}
+    fact: doc.Said = {"about": about, "text": str(told)}
     if tone != "plain":
         fact["tone"] = tone
     if share is not None:
@@ -74,7 +74,7 @@ def said(
     if kind:
         fact["kind"] = kind
     if hint:
-        fact["hint"] = hint
+        fact["hint"] = str(hint)
     return fact
 
 

@@ -68,34 +68,15 @@ class Encoded(bytes):
     """JSON that is a value of a message as it is: encoded once for many."""
 
 
-def encoded(value: Any, **lists: Iterable[Encoded]) -> Encoded:
-    """A value; of an object there may be ``lists`` of what is encoded already.
-
-    Raises :class:`TypeError` and :class:`ValueError` for what is no JSON.
-    """
-    rows = {name: (b"[", b",".join(one), b"]") for name, one in lists.items()}
-    return Encoded(_spliced(value, rows) if rows else _dump(value))
-
-
-def _spliced(head: Mapping[str, Any], parts: Mapping[str, Iterable[bytes]]) -> bytes:
-    """An object of what ``head`` has, and of ``parts``, whose pieces are JSON together.
+def spliced(head: bytes, parts: Mapping[str, Iterable[bytes]]) -> bytes:
+    """The object ``head`` with more members; the pieces of each of the ``parts`` are JSON together.
 
     What is long is copied once.
     """
-    pieces = [b",", members(head)] if head else []
+    pieces = [b",", head[1:-1]] if len(head) > 2 else []
     for name, part in parts.items():
-        pieces += [b",", _text(name), b":", *part]
+        pieces += [b",", b'"%b":' % name.encode(), *part]
     return b"".join([b"{", *pieces[1:], b"}"])
-
-
-def members(of: Mapping[str, Any]) -> bytes:
-    """The members of an object, for :func:`joined`."""
-    return _text(dict(of))[1:-1]
-
-
-def joined(*parts: bytes) -> Encoded:
-    """An object of members that were encoded before; none of the ``parts`` is empty."""
-    return Encoded(b"{%b}" % b",".join(parts))
 
 
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False)
@@ -116,7 +97,7 @@ def _dump(message: Any) -> bytes:
         ready = {name: (x,) for name, x in message.items() if isinstance(x, Encoded)}
     if not ready:
         return _text(message)
-    return _spliced({name: x for name, x in message.items() if name not in ready}, ready)
+    return spliced(_text({name: x for name, x in message.items() if name not in ready}), ready)
 
 
 def encode(message: Any, limit: int | None = None) -> bytes:

@@ -34,7 +34,7 @@ from jupyter_gpushare.policy.words.model import EnvironmentName
 from jupyter_gpushare.pool.pki import Authority
 from jupyter_gpushare.pool.words.hosts import Want, read_report
 from jupyter_gpushare.protocol.errors import Reason
-from jupyter_gpushare.protocol.framing import MAX_REPORT, encoded
+from jupyter_gpushare.protocol.framing import MAX_REPORT, encode
 from jupyter_gpushare.protocol.messages import PAGES, Method, Notice
 from jupyter_gpushare.protocol.secured import client_context
 
@@ -455,7 +455,7 @@ def test_a_report_has_no_more_than_a_pool_reads(monkeypatch: pytest.MonkeyPatch)
     rows = [Want(EnvironmentName(f"person-{n}"), *row) for n in range(3000)]
     monkeypatch.setattr(reports, "_wants", lambda state: rows)
     state, talking = State(boot=BootSeen(0.0, "boot", 3600.0)), [f"p{n}" for n in range(3000)]
-    told = encoded(reports.report(state, PolicyConfig(), "a", "1", 1.0, {}, talking, []))
+    told = encode(reports.report(state, PolicyConfig(), "a", "1", 1.0, {}, talking, []))
     assert len(told) < MAX_REPORT
     read = read_report(json.loads(told))
     assert 200 < len(read.wants) < 1024

@@ -17,6 +17,7 @@ from support.sheets import status_document
 from jupyter_gpushare.client.words.render import status_text
 from jupyter_gpushare.console.node import whole_status
 from jupyter_gpushare.node.views import board, status
+from jupyter_gpushare.node.views.encoding import encoded, joined, members
 from jupyter_gpushare.node.views.lately import Lately
 from jupyter_gpushare.node.views.status import NodeFacts, Sheet
 from jupyter_gpushare.node.views.viewer import Viewer
@@ -243,3 +244,12 @@ def test_an_environment_has_no_more_leases_than_it_may() -> None:
     made.release("L1", "person-0")
     made.die(1, seen=True)
     assert not refused("person-0")
+
+
+def test_what_is_encoded_for_many_is_the_same_json() -> None:
+    """Also half of a surrogate pair, which a path may have; what is no JSON is not sent."""
+    path = {"path": "ü/\ud800", "says": ["{bytes 1}"], "at": 1e-9}
+    assert json.loads(encoded(path, rows=[joined(members(path))])) == {**path, "rows": [path]}
+    assert json.loads(encoded({}, rows=[], more=[encoded({})])) == {"rows": [], "more": [{}]}
+    with pytest.raises(TypeError):
+        encoded({"row": encoded({})})

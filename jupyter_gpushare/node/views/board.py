@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from ...protocol.framing import Encoded, encoded
+from ...protocol.framing import Encoded
+from .encoding import encoded
 from .status import Sheet
 from .viewer import Viewer
 

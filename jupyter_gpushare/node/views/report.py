@@ -19,7 +19,7 @@ from ...policy.recall.outlook import Recent, by_waits
 from ...policy.words.config import PolicyConfig
 from ...policy.words.model import Activity, BudgetLevel, EnvironmentName, LeasePhase, PriorityClass
 from ...policy.words.promises import WHOLE
-from ...protocol.framing import MAX_REPORT, encoded
+from ...protocol.framing import MAX_REPORT, encode
 from ...protocol.hostreports import HostEnvironment, HostEstimate, HostGpu, HostReport, Want
 from ...protocol.reading import MOST_PARTS
 
@@ -77,7 +77,7 @@ def report(
             estimates=told.estimates[:most],
         )
         plain: dict[str, Any] = msgspec.to_builtins(told)
-        if not most or len(encoded(plain)) < MAX_REPORT - _AROUND:
+        if not most or len(encode(plain)) < MAX_REPORT - _AROUND:
             return plain
         most //= 2
 

@@ -65,10 +65,11 @@ from ...policy.words.model import (
 from ...policy.words.recalls import Recall
 from ...policy.words.turns import TurnPhase
 from ...protocol import documents as doc
-from ...protocol.framing import Encoded, encoded, joined, members
+from ...protocol.framing import Encoded
 from ...protocol.holding import whole_memory
 from ...protocol.shapes import optional, private
 from . import outlook as outlook_status, sharing
+from .encoding import encoded, joined, members
 from .hints import Hints, with_hints
 from .lately import Lately
 from .pauses import Pauses
@@ -182,7 +183,7 @@ _HIDDEN_MEMBERS: Final = members({name: None for name in _HIDDEN if name not in 
 
 def _lean(row: Mapping[str, Any], may_lack: frozenset[str]) -> dict[str, Any]:
     """A row without what is null, or an empty list, and may be left out."""
-    return {name: x for name, x in row.items() if x not in (None, []) or name not in may_lack}
+    return {n: x for n, x in row.items() if n not in may_lack or (x is not None and x != [])}
 
 
 class _Listing:

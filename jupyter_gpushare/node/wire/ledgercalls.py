@@ -12,10 +12,11 @@ from ...policy.books.state import State
 from ...protocol import documents as doc
 from ...protocol.calls import Call, DailyUsageParams, HistoryParams, ReadingsParams, UsageParams
 from ...protocol.errors import Reason
-from ...protocol.framing import Encoded, encoded
+from ...protocol.framing import Encoded
 from ...protocol.messages import Method
 from ..inventory.readings import Readings
 from ..manager import Manager
+from ..views.encoding import encoded
 from ..views.history import entry, telling
 from ..views.samples import Samples, taken
 from .guests import Guest

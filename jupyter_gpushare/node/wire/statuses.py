@@ -13,7 +13,7 @@ from ...policy.words.model import EnvironmentName, LeaseId
 from ...protocol import documents as doc
 from ...protocol.background import event_or_time
 from ...protocol.calls import Call
-from ...protocol.framing import Encoded, encoded
+from ...protocol.framing import Encoded, spliced
 from ...protocol.messages import Method, Notice
 from ..inventory.readings import Readings, figures
 from ..manager import Manager
@@ -208,4 +208,4 @@ class Statuses:
 
 def _as_change(status: Encoded) -> Encoded:
     """The content of a notification of a status."""
-    return encoded({"status": status})
+    return Encoded(spliced(b"{}", {"status": (status,)}))
