@@ -40,9 +40,12 @@ def _why_not() -> str:
     if os.getuid() != 0:
         return "walls need root"
     try:
-        top = helper.Host(Path("/")).groups()
-        with helper._opened(top) as group:
-            helper._ours(group)
+        group = helper.Host(Path("/")).groups() / f"gpushare-probe-{os.getpid()}"
+        group.mkdir()
+        try:
+            helper._attach(group, [])
+        finally:
+            group.rmdir()
     except (helper.Refused, OSError) as error:
         return f"no walls here: {error}"
     return ""
