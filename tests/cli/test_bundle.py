@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden.situations import DOCUMENTS
+from golden.situations import golden
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 from support.hub import free_ports
 from support.livenode import LiveNode, in_process
@@ -313,7 +313,7 @@ def test_an_administrators_history_has_others_without_names_and_texts() -> None:
 
 def test_an_administrators_status_has_nobodys_notebooks() -> None:
     """Every field of a lease that tells who, or what they do, is blank; the test knows which."""
-    status = json.loads((DOCUMENTS / "busy_and_idle.json").read_text())["root"]
+    status = golden("busy_and_idle", "root")
     first = status["leases"][0]
     first |= {"mine": True, "job": "surprise", "of_a_later_release": "love letters"}
     (mine,) = own_status({**status, "leases": [first]})["leases"]

@@ -134,7 +134,7 @@ def noon(days: int) -> float:
 
 
 def test_a_budget_by_calendar_counts_from_its_first_day(tmp_path: Path) -> None:
-    with node(tmp_path, 1.0) as running:
+    with node(tmp_path, 1.0, window=7 * DAY) as running:
         running.client("bob").call(Method.STATUS)  # so that the node manager knows him
         plant(running, "bob", *((noon(day), noon(day) + 3600 * HELD[day]) for day in HELD))
         bob, root = running.client("bob"), running.client("root")
