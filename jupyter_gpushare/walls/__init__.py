@@ -1,5 +1,5 @@
 """Walls: what the kernel enforces on the processes of an environment, by their control group.
 
-Here are the helper, the only program of ours that needs root's rights, and the words that it is
-spoken to with. Who may open what is the policy's, and is asked for by the node manager.
+The helper lives here, the only program of ours that needs root's rights. The policy decides who may
+open which GPU, and the node manager tells the helper (:mod:`jupyter_gpushare.node.host.walls`).
 """

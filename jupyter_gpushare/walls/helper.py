@@ -422,9 +422,7 @@ class Walls:
         """All that stands."""
         level = "memory" if self._memory else "devices"
         walls = {group: [wall.environments, wall.gpus] for group, wall in self._walls.items()}
-        files = {uuid: sorted(files) for uuid, files in self._gpus.items()}
-        told = {"on": self._is_on, "level": level, "walls": walls, "gpus": files}
-        return {**told, "patterns": self._patterns}
+        return {"on": self._is_on, "level": level, "walls": walls, "patterns": self._patterns}
 
     def _stand(self, group: str, wall: Wall) -> None:
         path = self._top / group

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from support.hub import CLASS, Person, RunningHub
 from support.jupyter import Kernel, wait_for
-from support.node import NodeClient, Puppet
+from support.node import NodeClient, Puppet, forget_quotas
 
 from jupyter_gpushare.protocol.errors import RemoteError
 from jupyter_gpushare.protocol.messages import Method
@@ -71,13 +71,7 @@ class Stage:
             for lease in client.call(Method.STATUS)["leases"]:
                 with suppress(RemoteError):  # it ended by itself
                     client.call(Method.LEASE_REVOKE, lease=lease["id"], reason="the test is over")
-            quotas = client.call(Method.QUOTA_LIST)
-            for quota in quotas["quotas"]:
-                if quota["source"] == "override":
-                    client.call(Method.QUOTA_UNSET, environment=quota["environment"])
-            for quota in quotas["groups"]:
-                client.call(Method.QUOTA_UNSET, group=quota["group"])
-            client.call(Method.QUOTA_UNSET, default=True)
+            forget_quotas(client)
             # What they held is free only when it is measured so.
             wait_for(lambda: not client.call(Method.STATUS)["leases"], what="all GPUs to be free")
 

@@ -22,7 +22,7 @@ import pytest
 import websocket
 from support.hub import CLASS, RunningHub, needs_hub, xsrf_of
 from support.jupyter import wait_for
-from support.node import GIB, NodeClient
+from support.node import GIB, NodeClient, forget_quotas
 from support.pageroutes import Who, visits
 
 from jupyter_gpushare.link import openapi
@@ -433,16 +433,9 @@ def test_logging_out_ends_the_pages(pages: Pages) -> None:
 def root(pages: Pages) -> Iterator[NodeClient]:
     """The administrator's; what she changed of quotas before and with this is as configured."""
     with NodeClient(pages.hub.socket, pages.tokens["carol"]) as client:
-        for once_more in (False, True):
-            quotas = client.call(Method.QUOTA_LIST)
-            for row in quotas["quotas"]:
-                if row["source"] == "override":
-                    client.call(Method.QUOTA_UNSET, environment=row["environment"])
-            for row in quotas["groups"]:
-                client.call(Method.QUOTA_UNSET, group=row["group"])
-            client.call(Method.QUOTA_UNSET, default=True)
-            if not once_more:
-                yield client
+        forget_quotas(client)
+        yield client
+        forget_quotas(client)
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def held(go: Path, *, reports: bool = False) -> Callable[[int], int]:
         from jupyter_gpushare import sweep
 
         while not os.path.exists(place):
-            time.sleep(0.01)
+            time.sleep(0.01)  # it computes
             if reports:
                 sweep.report(x=x)
         return x

@@ -15,7 +15,7 @@ async def test_the_processor_is_charged_and_not_a_slow_disk(tmp_path: Path) -> N
     """Where a thread only waits, as for a disk, whom it reads for may call at once."""
 
     def wait(ledger: Reads) -> None:
-        time.sleep(0.3)
+        time.sleep(0.3)  # the disk: seconds in which the thread is not busy
 
     told: list[tuple[object, float]] = []
     with closing(Ledger.open(tmp_path / "ledger.sqlite", history=1e9, wall=1.7e9)) as ledger:

@@ -296,7 +296,7 @@ STARTER = """
 import subprocess, sys, time
 child = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, text=True, start_new_session=True)
 print(child.stdout.readline().strip(), child.pid, flush=True)
-time.sleep(600)
+time.sleep(600)  # until the test kills it
 """
 
 

@@ -400,6 +400,17 @@ class NodeClient:
         self.close()
 
 
+def forget_quotas(administrator: NodeClient) -> None:
+    """Have all quotas be the configured ones again."""
+    quotas = administrator.call(Method.QUOTA_LIST)
+    for row in quotas["quotas"]:
+        if row["source"] == "override":
+            administrator.call(Method.QUOTA_UNSET, environment=row["environment"])
+    for row in quotas["groups"]:
+        administrator.call(Method.QUOTA_UNSET, group=row["group"])
+    administrator.call(Method.QUOTA_UNSET, default=True)
+
+
 _PUPPET = """
 import array, os, socket, sys
 control = socket.socket(fileno=int(sys.argv[1]))

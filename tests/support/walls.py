@@ -51,7 +51,9 @@ def _why_not() -> str:
     return ""
 
 
-needs_walls = pytest.mark.skipif(bool(_why_not()), reason=_why_not() or "walls stand here")
+WHY_NOT = _why_not()
+#: Not every host has control groups of version 2, or lets us load a program into the kernel.
+needs_walls = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 
 
 class WalledHost:

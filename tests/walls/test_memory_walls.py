@@ -90,5 +90,9 @@ def test_a_lease_has_its_memory_and_no_more(host: WalledHost, nvml_world: NvmlWo
         until(lambda: limits(host, nvml_world, ANN) == closed, "the limits are down again")
         nvml_world.fail(FIRST, SET, Nvml.NO_PERMISSION)
         nvml_world.fail(SECOND, SET, Nvml.NO_PERMISSION)
-        with pytest.raises(RemoteError, match="limits no memory"):
-            client.request(gpus=1, memory=4 * GIB)
+        for _ in range(2):
+            with pytest.raises(RemoteError, match="limits no memory"):
+                client.request(gpus=1, memory=4 * GIB)
+            told = node.status()["node"]
+            assert "limits no memory" in told["problem"], "granting does not go on by itself"
+            assert told["walls"]["stand"] is False

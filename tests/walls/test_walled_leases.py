@@ -102,6 +102,39 @@ def test_without_the_helper_nothing_is_granted_and_what_is_held_stays_open(
     assert host.gpus_of(ANN) == [0, 1]
 
 
+def test_who_came_while_the_helper_was_away_has_a_wall_when_it_is_back(host: WalledHost) -> None:
+    """Or the person would be granted a GPU that the wall denies."""
+    host.kill()
+    config = f"c.NodeManagerApp.walls = {str(host.socket)!r}"
+    with (
+        open_directory() as directory,
+        RunningNode(directory, config=config, shared=True) as node,
+        walled(host, ANN) as ann,
+    ):
+        client = ann.client(node.socket)
+        host.start()
+        until(lambda: node.status()["node"]["problem"] is None, "granting goes on")
+        client.request(gpus=1)
+        assert len(host.gpus_of(ANN)) == 1
+
+
+def test_a_group_that_was_made_anew_is_open_for_its_persons_lease(
+    host: WalledHost, node: RunningNode, ann: Puppet
+) -> None:
+    ann.client(node.socket).request(gpus=1)
+    name = host.group(BOB)  # another one of ann's
+    group = host.top / name
+    for _ in range(2):
+        with Puppet(ANN) as again:
+            (group / "cgroup.procs").write_text(str(again.pid))
+            again.client(node.socket)
+            until(lambda: len(host.gpus_of(BOB)) == 1, "what ann has is open there, too")
+        until(lambda: not (group / "cgroup.procs").read_text(), "nobody is there")
+        group.rmdir()
+        until(lambda: name not in host.ask(do="hello")["walls"], "the helper has forgotten it")
+        host.group(BOB)
+
+
 def test_a_helper_without_its_record_is_told_again(
     host: WalledHost, node: RunningNode, ann: Puppet
 ) -> None:

@@ -6,10 +6,10 @@ the grant until a measurement shows that the memory is gone. So a GPU is opened 
 on disk, and before anybody hears of it; a grant whose GPU cannot be opened is not made. It is
 closed after the state moved on. Meanwhile the wall is wider than the leases, and never narrower.
 
-Whose a control group is tell the processes that connect: the kernel says in which group each is,
-and who it is the node manager knows as it knows all else. In a group in which several environments
-were seen no wall can tell them apart: it may open what any of them has. It may not open more, or
-two people who trade tokens could open everything.
+The processes that connect show whose a control group is: the kernel says in which group each is,
+and the node manager knows whose process it is. No wall can tell apart several environments in one
+group, so that group may open what any of them has. It may not open more, or two people who trade
+tokens could open everything.
 """
 
 from __future__ import annotations
@@ -87,6 +87,8 @@ class Walls:
         self._patterns: list[str] = []
         self._stand: dict[str, Wall] = {}
         self._whose: dict[str, set[EnvironmentName]] = {}
+        # Who came, with the group of the process, since the walls were looked at last.
+        self._came: set[tuple[EnvironmentName, str]] = set()
         self._outside: set[EnvironmentName] = set()
         # What the walls are made of, where they are exactly as that needs.
         self._exact: tuple[object, object] | None = None
@@ -112,12 +114,8 @@ class Walls:
         with contextlib.suppress(OSError, ValueError):  # it has ended
             text = Path(f"/proc/{pid}/cgroup").read_text(errors="replace")
             (path,) = [line[3:] for line in text.splitlines() if line.startswith("0::")]
-            group = group_of(path, self._patterns)
-            if group is None:
-                self._outside.add(environment)
-            elif environment not in self._whose.setdefault(group, set()):
-                self._whose[group].add(environment)
-                self._exact = None
+            self._came.add((environment, path))
+            self._exact = None
 
     async def widen(self, state: State) -> None:
         """Open what this state needs open. Raises :class:`WallsDown`."""
@@ -138,6 +136,7 @@ class Walls:
             if self.problem is not None and asyncio.get_running_loop().time() < self._again_at:
                 raise WallsDown(self.problem)
             await self._greet()
+        self._place_all()
         walls = wanted(state, self._whose, self._tolerance)
         if not closing:
             walls = {group: _wider(wall, self._stand.get(group)) for group, wall in walls.items()}
@@ -164,6 +163,18 @@ class Walls:
             if names:
                 self._whose.setdefault(group, set()).update(names)
 
+    def _place_all(self) -> None:
+        """Note whose the groups are; only who has asked the helper knows which are walled."""
+        for environment, path in self._came:
+            group = group_of(path, self._patterns)
+            if group is None:
+                self._outside.add(environment)
+                continue
+            self._whose.setdefault(group, set()).add(environment)
+            # The group may be a new one of the same name, which the helper closed at its birth.
+            self._stand.pop(group, None)
+        self._came.clear()
+
     async def _ask(self, what: Mapping[str, Any]) -> dict[str, Any]:
         try:
             async with asyncio.timeout(_PATIENCE):
@@ -180,6 +191,7 @@ class Walls:
 
     def _down(self, why: str) -> WallsDown:
         self.close()
+        self._exact = None
         self._again_at = asyncio.get_running_loop().time() + _LEFT_ALONE
         self.problem = f"The walls do not stand: {why}."
         return WallsDown(self.problem)

@@ -126,6 +126,7 @@ async def hand_out(
                 queue=await queue_rows(viewer, page),
             )
         )
+        charge(viewer)
         for tell in tells:
             tell(status)
             charge(viewer)
