@@ -180,13 +180,22 @@ def container_of(pid: int) -> str:
 
     Groups that users may make themselves, below their own slice, are one.
     """
-    try:
-        with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
-            path = file.readline(4096).strip().rpartition(":")[2]
-    except OSError:
-        return ""
+    path = next(iter(control_groups(pid).values()), "")
     own = re.match(r".*?/user-\d+\.slice", path)
     return own[0] if own else path
+
+
+def control_groups(pid: int) -> dict[str, str]:
+    """The paths of a process's control groups by hierarchy; "0" is version 2. None: it has ended.
+
+    They come in the order of ``/proc/PID/cgroup``.
+    """
+    try:
+        with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
+            lines = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:
+        return {}
+    return {number: path for number, _controllers, path in lines}
 
 
 def sees_others() -> bool:

@@ -15,18 +15,17 @@ tokens could open everything.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fnmatch
 import json
 import operator
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from ...policy.books import shares
 from ...policy.books.state import State
 from ...policy.words.model import EnvironmentName, GpuUuid
 from ...protocol import documents as doc
+from .processes import control_groups
 
 #: Seconds for the helper's answer. Meanwhile nothing is decided, so one that failed is left alone.
 _PATIENCE: Final = 2.0
@@ -111,9 +110,7 @@ class Walls:
 
     def met(self, environment: EnvironmentName, pid: int) -> None:
         """A process of this environment is here: its group is its environment's."""
-        with contextlib.suppress(OSError, ValueError):  # it has ended
-            text = Path(f"/proc/{pid}/cgroup").read_text(errors="replace")
-            (path,) = [line[3:] for line in text.splitlines() if line.startswith("0::")]
+        if (path := control_groups(pid).get("0")) is not None:
             self._came.add((environment, path))
             self._exact = None
 
