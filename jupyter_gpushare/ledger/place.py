@@ -39,8 +39,11 @@ SPARE: Final = (Path("/var/tmp"), Path("/tmp"))
 
 #: The suffixes of a ledger's files, the ledger itself last.
 _PARTS: Final = (
-    *(".key", ".hub-people.json", ".hub-quotas.json"),
-    *(".sqlite-wal", ".sqlite-journal", ".sqlite"),
+    ".key",
+    ".hub-people.json",
+    ".sqlite-wal",
+    ".sqlite-journal",
+    ".sqlite",
 )
 
 

@@ -69,7 +69,6 @@ from ..protocol.parent import when_parent_ends
 from ..protocol.secured import HOST_PORT
 from ..quotas.config import NodeSize
 from ..quotas.hub import HubQuotas
-from ..quotas.last import LastQuotas
 from ..traits import Duration, Finite, mistyped, word
 from .configuration import Connections, Hub, Policy, Quotas, Rhythm
 from .debugging import failpoint_from, recorder_to
@@ -482,7 +481,7 @@ class NodeManagerApp(JupyterApp):
             clock.boot,
             partial(manager.ask, owner=NODE),
         )
-        groups = self._hub_quotas(manager, in_force, ledger_path) if self.hub else None
+        groups = self._hub_quotas(manager, in_force) if self.hub else None
         service = Service(
             manager,
             key=key,
@@ -633,7 +632,7 @@ class NodeManagerApp(JupyterApp):
             self.log.warning(sentence)
         return path
 
-    def _hub_quotas(self, manager: Manager, in_force: QuotasInForce, ledger: Path) -> HubQuotas:
+    def _hub_quotas(self, manager: Manager, in_force: QuotasInForce) -> HubQuotas:
         hub = Hub(parent=self)
         api = hub.api()
 
@@ -651,7 +650,7 @@ class NodeManagerApp(JupyterApp):
             refresh=hub.refresh,
             node=node,
             apply=apply,
-            last=LastQuotas(ledger.with_suffix(".hub-quotas.json"), api.url, self.log),
+            in_ledger=lambda work: manager.in_ledger(lambda: work(manager.ledger)),
             wall=manager.clock.wall,
             log=self.log,
         )

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, fields
 from enum import Enum
+from functools import partial
 from typing import Any, Final, cast
 
 import msgspec
@@ -26,6 +27,7 @@ from ..protocol.quota import period_text
 from ..quotas import edits
 from .groups import full, unlikely
 from .joining import NotJoined
+from .ledger import audit
 from .manager import PoolManager
 from .pki import BadRequest
 from .state import NOT_USED, Host, State
@@ -229,7 +231,7 @@ class PoolAnswers:
         return {"loan": params.loan}
 
     async def _history(self, params: Any, _by: str) -> Any:
-        found = await self._manager.audit(params.limit)
+        found = await self._manager.in_ledger(partial(audit, limit=params.limit))
         return {
             "events": [
                 {

@@ -8,14 +8,12 @@ import os
 import time
 from collections.abc import AsyncIterator
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from ..daemon.hubapi import CertificatesUnreadable, HubApi, hub_trust
 from ..policy.words.commands import Introduce
 from ..protocol.background import Background
 from ..quotas.hub import HubQuotas
-from ..quotas.last import LastQuotas
 from .manager import PoolManager
 from .serving import CannotServe
 
@@ -39,7 +37,7 @@ class HubGroups(HubQuotas):
             refresh=_REFRESH,
             node=lambda: manager.quotas.size,
             apply=manager.quotas.apply,
-            last=LastQuotas(Path(manager.settings.folder, "hub-quotas.json"), hub, log),
+            in_ledger=manager.in_ledger,
             wall=time.time,
             log=log,
         )

@@ -105,11 +105,11 @@ class PoolManager:
         """
         folder = Path(self.settings.folder)
         self._open = await self._on_disk(partial(ledger.opened, folder / LEDGER))
-        events = await self._on_disk(partial(ledger.load, self._ledger))
+        events = await self.in_ledger(ledger.load)
         for event in events:
             self.state = evolve(self.state, event)
         last = max((event.at for event in events), default=0.0)
-        self._clock = await self._on_disk(lambda: PoolClock(self._ledger, last))
+        self._clock = await self.in_ledger(partial(PoolClock, last=last))
         await self._shorten()
         addresses: Any = await self._on_disk(partial(self._ledger.recollect, "addresses"))
         self._addresses = addresses or {}
@@ -256,6 +256,10 @@ class PoolManager:
     async def _on_disk(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._disk, work)
 
+    async def in_ledger(self, work: Callable[[Ledger], T]) -> T:
+        """Do something with the ledger where it may wait for the disk."""
+        return await self._on_disk(partial(work, self._ledger))
+
     # -- hosts -------------------------------------------------------------------------------------
 
     def place(self, host: Host) -> Place:
@@ -322,10 +326,6 @@ class PoolManager:
 
     def address(self, host: Host) -> str:
         return self._addresses.get(host, "")
-
-    async def audit(self, limit: int) -> list[tuple[float, Any]]:
-        """What people did, with its Unix time, the newest first."""
-        return await self._on_disk(partial(ledger.audit, self._ledger, limit))
 
     def token(self, by: str, host: Host | None) -> tuple[str, float]:
         """A token by which a host joins, and its Unix time of expiry. Raises :class:`NotJoined`."""

@@ -13,15 +13,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from ..daemon.hubapi import HubApi, HubUnreachable
+from ..ledger.ledger import Ledger, LedgerError
 from ..policy.words.model import EnvironmentName
 from ..protocol.background import event_or_time
 from .config import NodeSize, parse_quota
-from .last import LastQuotas
 
 #: The property of a Hub group that is ours.
 PROPERTY: Final = "gpushare"
 #: Groups that are read at most: something that always has one more is no Hub.
 MOST_GROUPS: Final = 100_000
+#: Under this name the ledger keeps the last answer: of which Hub, when, and what it said.
+KEPT: Final = "hub_quotas"
 #: Seconds between two looks while the Hub is away, where ``refresh`` is longer.
 AWAY_REFRESH: Final = 10.0
 
@@ -65,8 +67,9 @@ def told_by(groups: Any, node: NodeSize, before: Mapping[str, Any]) -> Told:
 class HubQuotas:
     """Looks at the Hub's groups every ``refresh`` seconds; ``apply`` gets them when they changed.
 
-    While the Hub is away the last known quotas stay; ``last`` keeps them over a restart. ``wall``
-    gives Unix seconds.
+    While the Hub is away the last known quotas stay; the ledger keeps them over a restart.
+    ``in_ledger`` does something with it where it may wait for the disk. ``wall`` gives Unix
+    seconds.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class HubQuotas:
         refresh: float,
         node: Callable[[], NodeSize],
         apply: Callable[[dict[str, Any]], Awaitable[object]],
-        last: LastQuotas,
+        in_ledger: Callable[[Callable[[Ledger], Any]], Awaitable[Any]],
         wall: Callable[[], float],
         log: logging.Logger,
     ) -> None:
@@ -86,13 +89,14 @@ class HubQuotas:
         self._refresh = refresh
         self._node = node
         self._apply = apply
-        self._last = last
+        self._in_ledger = in_ledger
         self._wall = wall
         self._log = log
         self._known: dict[str, Any] = {}
         self._members: Mapping[EnvironmentName, tuple[str, ...]] = {}
         self._answered: float | None = None
         self._told: dict[str, str] = {}
+        self._unkept = ""  # why the last answer could not be kept
         self._is_away = False
         self._now = asyncio.Event()
         self._then: list[Callable[[], object]] = []
@@ -163,21 +167,33 @@ class HubQuotas:
                 self._log.error("%s It is ignored.", why)
         self._told, self._members = told.wrong, told.members
         self._answered = self._wall()
-        await asyncio.to_thread(self._last.keep, told.quotas, self._answered)
+        await self._keep({"hub": self._api.url, "at": self._answered, "quotas": told.quotas})
         return told.quotas
+
+    async def _keep(self, answer: dict[str, Any]) -> None:
+        why = ""
+        try:
+            await self._in_ledger(lambda ledger: ledger.remember(KEPT, answer))
+        except LedgerError as error:
+            why = str(error)
+            if why != self._unkept:
+                self._log.error("The quotas of JupyterHub's groups could not be kept: %s", why)
+        self._unkept = why
 
     async def _recall(self, node: NodeSize) -> dict[str, Any]:
         """Take the Hub's answer from before this node manager started."""
-        last = await asyncio.to_thread(self._last.recall)
-        if last is None:
+        last = await self._in_ledger(lambda ledger: ledger.recollect(KEPT))
+        # Another Hub's groups are nobody's here.
+        if last is None or last["hub"] != self._api.url:
             self._log.warning(
                 "What JupyterHub said of its groups before is not known: their members have what "
                 "the configuration says, or the default quota, until it answers."
             )
             return {}
-        groups, self._answered = last
+        self._answered = last["at"]
         # As they are written: the node may have other GPUs by now.
-        rows = [{"name": one, "properties": {PROPERTY: quota}} for one, quota in groups.items()]
+        quotas = last["quotas"].items()
+        rows = [{"name": one, "properties": {PROPERTY: quota}} for one, quota in quotas]
         quotas, wrong, _members = told_by(rows, node, {})
         for why in wrong.values():
             self._log.error("%s It is ignored.", why)

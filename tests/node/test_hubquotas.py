@@ -1,36 +1,28 @@
-"""Quotas follow JupyterHub's groups, and a mistake or a Hub that is away takes none.
-
-Its last answer in a file is nobody else's, never half of one, and stops no start.
-"""
+"""Quotas follow JupyterHub's groups, and a mistake or a Hub that is away takes none."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import needs_root
+from support.ledgers import open_ledger
 from support.tinyhub import OWN, TinyHub
 
 from jupyter_gpushare.daemon.hubapi import HubApi
+from jupyter_gpushare.ledger.ledger import Ledger, LedgerFull
 from jupyter_gpushare.quotas.config import NodeSize
-from jupyter_gpushare.quotas.hub import HubQuotas, told_by
-from jupyter_gpushare.quotas.last import LastQuotas
+from jupyter_gpushare.quotas.hub import KEPT, HubQuotas, told_by
 
 LOG = logging.getLogger("hubquotas")
 NODE = NodeSize(4, 24 * 2**30)
 STUDENTS = {"gpus": 1, "memory": "16GiB"}
-HUB = "http://127.0.0.1:8081/hub/api"
-GROUPS, AT = {"students": STUDENTS}, 1_700_000_000.0
-OPEN = (0o020, 0o002, 0o040, 0o004)
+AT = 1_700_000_000.0
 
 
 def a_group(name: str, quota: Any) -> dict[str, Any]:
@@ -69,14 +61,24 @@ async def looking(
         applied.append(quotas)
 
     async with TinyHub(properties={"students": {"gpushare": STUDENTS}}).served() as hub:
-        with closing(HubApi(hub.url)) as api:
-            last = LastQuotas(folder / "hub-quotas.json", hub.url, LOG)
-            yield hub, quotas_of(api, apply, last, time.time), applied
+        with closing(HubApi(hub.url)) as api, closing(open_ledger(folder / "ledger")) as ledger:
+
+            async def in_ledger(work: Callable[[Ledger], Any]) -> Any:
+                return work(ledger)
+
+            yield hub, quotas_of(api, apply, in_ledger, time.time), applied
 
 
-def quotas_of(api: HubApi, apply: Any, last: LastQuotas, wall: Callable[[], float]) -> HubQuotas:
+def quotas_of(api: HubApi, apply: Any, in_ledger: Any, wall: Callable[[], float]) -> HubQuotas:
     return HubQuotas(
-        api, OWN, refresh=3600.0, node=lambda: NODE, apply=apply, last=last, wall=wall, log=LOG
+        api,
+        OWN,
+        refresh=3600.0,
+        node=lambda: NODE,
+        apply=apply,
+        in_ledger=in_ledger,
+        wall=wall,
+        log=LOG,
     )
 
 
@@ -146,102 +148,32 @@ async def test_those_of_its_last_answer_hold_after_a_restart_while_it_is_away(
         assert again.when_away() is None
         assert applied == []
         # One that makes no sense on the node of today is left out.
-        again._last.keep({"students": STUDENTS, "odd": {"gpus": "many"}}, wall)
+        kept = await again._in_ledger(lambda ledger: ledger.recollect(KEPT))
+        kept["quotas"]["odd"] = {"gpus": "many"}
+        await again._keep(kept)
         hub.broken = 503
         assert await anew(quotas).first(NODE) == {"students": STUDENTS}
         assert "JupyterHub group 'odd'" in caplog.text
+        # Another Hub's are nobody's here.
+        await again._keep(kept | {"hub": "http://other/hub/api"})
+        assert await anew(quotas).first(NODE) == {}
+
+
+async def test_an_answer_that_cannot_be_kept_holds_and_is_told_once(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    async with looking(tmp_path) as (_hub, quotas, applied):
+
+        async def fails(_work: object) -> None:
+            raise LedgerFull("The disk is full.")
+
+        quotas._in_ledger = fails
+        for _ in range(2):
+            await quotas.look()
+        assert applied == [{"students": STUDENTS}]
+        assert caplog.text.count("could not be kept: The disk is full.") == 1
 
 
 def anew(quotas: HubQuotas) -> HubQuotas:
-    """What a restarted node manager has: the same files, and nothing in memory."""
-    last = LastQuotas(quotas._last._path, quotas._last._hub, LOG)
-    return quotas_of(quotas._api, quotas._apply, last, quotas._wall)
-
-
-# -- the file --------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.hub-quotas.json"
-
-
-def last(file: Path, hub: str = HUB) -> LastQuotas:
-    return LastQuotas(file, hub, LOG)
-
-
-def test_what_was_kept_is_recalled_for_the_owner_only(file: Path) -> None:
-    mask = os.umask(0)
-    try:
-        last(file).keep(GROUPS, AT)
-    finally:
-        os.umask(mask)
-    assert last(file).recall() == (GROUPS, AT)
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert [path.name for path in file.parent.iterdir()] == [file.name]
-
-
-def test_the_same_answer_writes_nothing_but_the_time(file: Path) -> None:
-    kept = last(file)
-    kept.keep(GROUPS, AT)
-    inode = file.stat().st_ino
-    kept.keep(GROUPS, AT + 60)
-    assert file.stat().st_ino == inode
-    again = last(file)
-    assert again.recall() == (GROUPS, AT + 60)
-    again.keep(GROUPS, AT)
-    assert file.stat().st_ino == inode
-    again.keep({}, AT)
-    assert last(file).recall() == ({}, AT)
-
-
-def test_another_hubs_groups_are_nobodys_here(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert last(file).recall() is None
-    last(file).keep(GROUPS, AT)
-    assert last(file, "http://other/hub/api").recall() is None
-    assert caplog.text == ""
-
-
-@pytest.mark.parametrize(
-    ("spoil", "why"),
-    [
-        *((partial(os.chmod, mode=0o600 | more), "open to other users") for more in OPEN),
-        pytest.param(partial(os.chown, uid=7, gid=7), "belongs to user 7", marks=needs_root),
-    ],
-)
-def test_what_others_have_or_may_open_is_not_believed(
-    file: Path, spoil: Callable[[Path], None], why: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    last(file).keep(GROUPS, AT)
-    spoil(file)
-    assert last(file).recall() is None
-    assert why in caplog.text
-
-
-@pytest.mark.parametrize(("plant", "mode"), [(os.symlink, 0o600), (os.link, 0o644), (None, 0o600)])
-def test_what_is_planted_is_neither_read_nor_written_through(
-    file: Path, tmp_path: Path, plant: Any, mode: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A link, or a pipe that nobody writes to."""
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.write_text(json.dumps({"version": 1, "hub": HUB, "groups": {}}))
-    elsewhere.chmod(mode)
-    if plant is None:
-        os.mkfifo(file, 0o600)
-    else:
-        plant(elsewhere, file)
-    before = elsewhere.read_bytes()
-    assert last(file).recall() is None
-    assert "is not used" in caplog.text
-    last(file).keep(GROUPS, AT)
-    assert elsewhere.read_bytes() == before
-    assert last(file).recall() == (GROUPS, AT)
-
-
-def test_a_place_where_nothing_can_be_written_is_told_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    kept = last(tmp_path / "nowhere" / "file")
-    kept.keep(GROUPS, AT)
-    kept.keep(GROUPS, AT)
-    assert caplog.text.count("could not be kept") == 1
+    """What a restarted node manager has: the same ledger, and nothing in memory."""
+    return quotas_of(quotas._api, quotas._apply, quotas._in_ledger, quotas._wall)

@@ -200,7 +200,8 @@ async def test_what_cannot_be_written_is_not_believed(
     again = PoolManager(Pool(folder=str(tmp_path), listen=""), log=logging.getLogger("test"))
     await again.start()
     assert again.state.quotas.resolve(ALICE)[0].gpus == 3
-    assert [event.by for _wall, event in await again.audit(5)] == ["carol"]
+    deeds = await again.in_ledger(partial(ledger.audit, limit=5))
+    assert [event.by for _wall, event in deeds] == ["carol"]
     await again.close()
 
 

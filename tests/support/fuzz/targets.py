@@ -34,7 +34,6 @@ from jupyter_gpushare.protocol.nodeside import Phase, ServerConnection
 from jupyter_gpushare.protocol.sizes import parse_share, parse_size
 from jupyter_gpushare.quotas.config import NodeSize, configure
 from jupyter_gpushare.quotas.hub import told_by
-from jupyter_gpushare.quotas.last import LastQuotas
 from jupyter_gpushare.replay.trace import TraceError, read_trace, write_trace
 
 
@@ -253,7 +252,6 @@ def token_files(data: bytes) -> None:
 
 
 MEMORIES = [
-    b'{"version":1,"hub":"h","groups":{"g":{"gpus":1}}}',
     b'{"version":1,"made_for":"h","mark":"","people":{"a":{"environment":"a","groups":[],'
     b'"all_servers":false,"uids":[7],"at":1.5}}}',
 ]
@@ -261,7 +259,7 @@ MEMORIES = [
 
 def hub_memories(data: bytes) -> None:
     """What is kept of the Hub's answers beside the ledger."""
-    LastQuotas(_private_file(data), "h", SILENT).recall()
+    _private_file(data)
     memory = HubMemory(
         600.0, now=lambda: 2.0, key=b"k", path=_place("private.json"), made_for="h", log=SILENT
     )
