@@ -283,11 +283,11 @@ class Memory:
         self._nvml.nvmlDeviceGetMemoryLimits_v1(self._nvml.nvmlDeviceGetHandleByUUID(uuid), told)
         return int(told.currentUsed)
 
-    def limit(self, group: Path, uuid: str, soft: int, hard: int | None) -> None:
+    def limit(self, group: Path, uuid: str, soft: int, hard: int | None) -> bool:
         """Bytes that are protected from others, and the most that there can be; ``None``: any.
 
-        It is never less than what is used: who has more keeps it, and gets no more. Raises
-        :class:`Refused`.
+        It is never less than what is used: who has more keeps it, and gets no more. Whether it is
+        as it was asked for. Raises :class:`Refused`.
         """
         nvml = self._nvml
         try:
@@ -298,6 +298,7 @@ class Memory:
                 most = max(hard, self.used(group, uuid))
             limits = nvml.c_nvmlSetMemoryLimits_v1_t(os.fsencode(group), soft, most)
             nvml.nvmlDeviceSetMemoryLimits_v1(device, limits)
+            return hard is None or most == hard
         except nvml.NVMLError as error:
             raise Refused(f"The driver limits no memory on {uuid}: {error}.") from error
 
@@ -354,6 +355,8 @@ class Walls:
         self._gpus: dict[str, dict[str, Device]] = {}
         self._memory = Memory(self._top, ())
         self._walls: dict[str, Wall] = {}
+        # Groups that have more than they may: their limits follow what they use down.
+        self._above: set[str] = set()
         self._is_on = True
         with contextlib.suppress(FileNotFoundError):
             told = json.loads(record.read_text())
@@ -378,10 +381,11 @@ class Walls:
         for group in found:
             wall = known.setdefault(group, Wall())
             with contextlib.suppress(OSError, Refused):  # it went just now; or the asker is told
-                if changed or not _is_walled(self._top / group):
+                if changed or group in self._above or not _is_walled(self._top / group):
                     self._stand(group, wall)
         if known != self._walls:
             self._walls = known
+            self._above.intersection_update(known)
             self._keep()
 
     def set(self, walls: Mapping[str, Wall]) -> dict[str, Any]:
@@ -426,13 +430,15 @@ class Walls:
 
     def _stand(self, group: str, wall: Wall) -> None:
         path = self._top / group
+        exact = []
         if self._memory:
             for uuid, (soft, hard) in wall.gpus.items():
-                self._memory.limit(path, uuid, soft, hard)
+                exact.append(self._memory.limit(path, uuid, soft, hard))
         _attach(path, rules_of(self._gpus, wall.gpus))
         if self._memory:  # who keeps a file open gets no more
             for uuid in set(self._gpus).difference(wall.gpus):
-                self._memory.limit(path, uuid, 0, 1)
+                exact.append(self._memory.limit(path, uuid, 0, 1))
+        (self._above.discard if all(exact) else self._above.add)(group)
 
     def _matching(self) -> list[str]:
         found = {

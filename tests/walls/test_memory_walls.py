@@ -52,6 +52,8 @@ def test_no_limit_is_below_what_is_used(host: WalledHost, nvml_world: NvmlWorld)
     assert limits(host, nvml_world, ANN)[FIRST] == (4 * GIB, 6 * GIB)
     host.set(ANN)
     assert limits(host, nvml_world, ANN)[FIRST] == (0, 6 * GIB), "and nothing more"
+    nvml_world.set_grouped(FIRST, 0)
+    until(lambda: limits(host, nvml_world, ANN)[FIRST] == CLOSED, "nor what was freed, again")
 
 
 def test_an_older_driver_has_the_walls_of_devices_only(
