@@ -175,6 +175,25 @@ static u64 free_on(const struct device *gpu)
     return used >= gpu->total ? 0 : gpu->total - used;
 }
 
+/* Whether so much more is free, and within the hard limit of each control group of the process. */
+static int fits(const struct device *gpu, int pid, u64 more)
+{
+    struct world world;
+    char uuid[UUID_SIZE], group[4096];
+    u64 hard;
+    int fits = more <= free_on(gpu);
+    FILE *limits = open_limits("", "re");
+    read_world(&world);
+    list_processes(&world);
+    while (fits && limits != NULL &&
+           fscanf(limits, "%95s %*u %llu %4095[^\n]", uuid, &hard, group) == 3)
+        if (strcmp(uuid, gpu->uuid) == 0 && is_in_group(pid, group))
+            fits = used_by_group(&world, gpu, group) + more <= hard;
+    if (limits != NULL)
+        fclose(limits);
+    return fits;
+}
+
 /* ---- every call begins here ---- */
 
 /* Waits while `function` hangs at this point. A file "in-FUNCTION" tells tests that one does. */
@@ -380,7 +399,7 @@ static int take(struct world *world, int device, u64 context, u64 memory)
     }
     if (me.state != RUNNING)
         code = NOT_READY; /* locked in this very moment: the caller waits and asks again */
-    else if (context + memory > free_on(gpu))
+    else if (!fits(gpu, me.pid, context + memory))
         code = OUT_OF_MEMORY;
     else {
         struct holding *holding = holding_of(&me, gpu->uuid, 1);
@@ -428,11 +447,19 @@ static int take_patiently(const char *function, struct world *world, int device,
 EXPORT int cuDevicePrimaryCtxRetain(struct context **context, int device)
 {
     ENTER(enter_gpu, __func__)
-    if (gpu_of(&world, device) == NULL)
+    struct device *gpu = gpu_of(&world, device);
+    if (gpu == NULL)
         return INVALID_DEVICE;
     pthread_mutex_lock(&mutex);
-    if (contexts[device].retained == 0)
-        code = take_patiently(__func__, &world, device, world.context, 0);
+    if (contexts[device].retained == 0) {
+        /* It stays open as long as the process lives. */
+        int file = gpu->file[0] ? open(gpu->file, O_RDWR | O_CLOEXEC) : -1;
+        code = gpu->file[0] && file < 0
+                   ? NO_DEVICE
+                   : take_patiently(__func__, &world, device, world.context, 0);
+        if (code != SUCCESS && file >= 0)
+            close(file);
+    }
     if (code == SUCCESS) {
         contexts[device].device = device;
         contexts[device].retained++;
@@ -752,7 +779,7 @@ EXPORT int cuCheckpointProcessRestore(int pid, const struct restore_args *args)
         struct device *gpu = find(&world, process.holding[i].uuid);
         if (gpu == NULL || gpu->error)
             code = DEVICE_UNAVAILABLE;
-        else if (process.holding[i].context + process.holding[i].memory > free_on(gpu)) {
+        else if (!fits(gpu, pid, process.holding[i].context + process.holding[i].memory)) {
             read_living(pid, &process);
             process.stuck = 1;
             write_process(&process);

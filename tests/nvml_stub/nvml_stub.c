@@ -27,7 +27,8 @@
  *   cores UUID COUNT                  (absent: not supported)
  *   capability UUID MAJORMINOR        (90 is 9.0; absent: not supported)
  *   extra UUID BYTES                  used by no listed process
- *   grouped UUID MIB                  used by each control group, as the limits of driver 615 see it
+ *   grouped UUID MIB                  used by each control group, besides what its processes use
+ *   file UUID PATH                    the CUDA double opens it for a context on this GPU
  *   recovery UUID ACTION              recovery action field (absent: not supported)
  *   persistence UUID 0|1              persistence mode (absent: on)
  *   computemode UUID MODE             0: default, 2: prohibited, 3: exclusive (absent: default)
@@ -348,7 +349,6 @@ EXPORT int nvmlDeviceGetTemperature(struct handle *handle, unsigned sensor, unsi
     return leave(sensor == 0 && device->warm ? SUCCESS : NOT_SUPPORTED);
 }
 
-/* The newest line of each group and device in the file NVML_STUB_STATE + ".limits" counts. */
 struct set_limits {
     const char *group;
     u64 soft, hard;
@@ -359,13 +359,6 @@ struct get_limits {
     u64 soft, hard, used;
 };
 
-static FILE *open_limits(const char *mode)
-{
-    char path[4096];
-    snprintf(path, sizeof path, "%s.limits", getenv("NVML_STUB_STATE"));
-    return fopen(path, mode);
-}
-
 EXPORT int nvmlDeviceSetMemoryLimits_v1(struct handle *handle, struct set_limits *limits)
 {
     ENTER(__func__)
@@ -373,11 +366,22 @@ EXPORT int nvmlDeviceSetMemoryLimits_v1(struct handle *handle, struct set_limits
         return leave(NOT_SUPPORTED);
     if (access(limits->group, F_OK) != 0)
         return leave(NOT_FOUND);
-    FILE *file = open_limits("ae");
-    if (file == NULL)
+    /* In place of the line before, and without groups that are gone. */
+    FILE *before = open_limits("", "re"), *after = open_limits(".new", "we");
+    char line[4400], uuid[UUID_SIZE], group[4096], old[4200], new[4300];
+    while (before != NULL && after != NULL && fgets(line, sizeof line, before))
+        if (sscanf(line, "%95s %*u %*u %4095[^\n]", uuid, group) == 2 && access(group, F_OK) == 0 &&
+            (strcmp(uuid, device->uuid) != 0 || strcmp(group, limits->group) != 0))
+            fputs(line, after);
+    if (before != NULL)
+        fclose(before);
+    if (after == NULL)
         return leave(INVALID_ARGUMENT);
-    fprintf(file, "%s %llu %llu %s\n", device->uuid, limits->soft, limits->hard, limits->group);
-    fclose(file);
+    fprintf(after, "%s %llu %llu %s\n", device->uuid, limits->soft, limits->hard, limits->group);
+    fclose(after);
+    snprintf(old, sizeof old, "%s.limits", getenv("NVML_STUB_STATE"));
+    snprintf(new, sizeof new, "%s.new", old);
+    rename(new, old);
     return leave(SUCCESS);
 }
 
@@ -386,7 +390,7 @@ EXPORT int nvmlDeviceGetMemoryLimits_v1(struct handle *handle, struct get_limits
     ENTER(__func__)
     if (device->is_mig || device->migmode)
         return leave(NOT_SUPPORTED);
-    limits->used = (u64)device->grouped << 20;
+    limits->used = used_by_group(&now, device, limits->group);
     return leave(SUCCESS);
 }
 

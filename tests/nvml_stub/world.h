@@ -5,6 +5,7 @@
 
 #define _GNU_SOURCE
 #include <dirent.h>
+#include <mntent.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -16,7 +17,7 @@
 #define EXPORT __attribute__((visibility("default")))
 enum { UUID_SIZE = 96, NAME_SIZE = 96, MOST_GPUS = 32 };
 enum { MOST_DEVICES = 128, MOST_ENTRIES = 512, MOST_XIDS = 64, MOST_LACKS = 32, MOST_FAILS = 32 };
-enum { MOST_SAMPLES = 256, MOST_MISHAPS = 64 };
+enum { MOST_SAMPLES = 256, MOST_MISHAPS = 64, PATH_SIZE = 256 };
 enum { RUNNING, LOCKED, CHECKPOINTED, FAILED };
 typedef unsigned long long u64;
 
@@ -42,7 +43,7 @@ static u64 start_of(int pid)
 }
 
 struct device {
-    char uuid[UUID_SIZE], parent[UUID_SIZE], name[NAME_SIZE];
+    char uuid[UUID_SIZE], parent[UUID_SIZE], name[NAME_SIZE], file[PATH_SIZE];
     unsigned gi, index;
     u64 total, reserved, extra;
     int is_mig, migmode, error, util, recovery, persistence, warm, draws, cores, capability;
@@ -153,7 +154,7 @@ static struct device *add(struct world *world, const char *uuid, u64 total, u64 
 
 static void read_line(struct world *world, char *line)
 {
-    char uuid[UUID_SIZE], other[UUID_SIZE], word[64], flag[16], kind;
+    char uuid[UUID_SIZE], other[UUID_SIZE], word[64], path[PATH_SIZE], flag[16], kind;
     unsigned gi;
     u64 total, reserved, number = 1;
     int pid, name = 0;
@@ -205,6 +206,9 @@ static void read_line(struct world *world, char *line)
                sscanf(line, "fails %95s %63s %d", failure->uuid, failure->function,
                       &failure->code) == 3) {
         world->fails++;
+    } else if (sscanf(line, "file %95s %255s", uuid, path) == 2) {
+        if ((device = find(world, uuid)) != NULL)
+            strcpy(device->file, path);
     } else if (sscanf(line, "%15s %95s %llu", flag, uuid, &number) >= 2 &&
                (device = find(world, uuid)) != NULL) {
         for (size_t i = 0; i < sizeof NUMBERS / sizeof *NUMBERS; i++)
@@ -304,4 +308,45 @@ static u64 used_by_processes(const struct world *world, const struct device *dev
             sum += entry->memory;
     }
     return sum;
+}
+
+/* ---- what a control group may have ---- */
+
+/* Whether a process is in this group, or in one below it. */
+static int is_in_group(int pid, const char *group)
+{
+    char path[64], line[4096] = "", whole[8192] = "";
+    size_t length = strlen(group);
+    struct mntent *mount;
+    snprintf(path, sizeof path, "/proc/%d/cgroup", pid);
+    FILE *file = fopen(path, "re"), *mounts = setmntent("/proc/self/mounts", "re");
+    while (file != NULL && fgets(line, sizeof line, file) && strncmp(line, "0::", 3) != 0)
+        ;
+    line[strcspn(line, "\n")] = 0;
+    while (mounts != NULL && (mount = getmntent(mounts)) != NULL)
+        if (strcmp(mount->mnt_type, "cgroup2") == 0 && strncmp(line, "0::", 3) == 0)
+            snprintf(whole, sizeof whole, "%s%s", mount->mnt_dir, line + 3);
+    if (file != NULL)
+        fclose(file);
+    if (mounts != NULL)
+        endmntent(mounts);
+    return strncmp(whole, group, length) == 0 && (whole[length] == '/' || whole[length] == 0);
+}
+
+static u64 used_by_group(const struct world *world, const struct device *device, const char *group)
+{
+    struct world theirs = *world;
+    theirs.entries = 0;
+    for (int i = 0; i < world->entries; i++)
+        if (is_in_group((int)world->entry[i].pid, group))
+            theirs.entry[theirs.entries++] = world->entry[i];
+    return used_by_processes(&theirs, device) + ((u64)device->grouped << 20);
+}
+
+/* The file with a line for each device and group: UUID SOFT HARD GROUP. */
+static FILE *open_limits(const char *more, const char *mode)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%s.limits%s", getenv("NVML_STUB_STATE"), more);
+    return fopen(path, mode);
 }

@@ -90,6 +90,8 @@ class CudaWorld(NvmlWorld):
         self._processes = state.with_name(state.name + ".procs")
         self._processes.mkdir(exist_ok=True)
         self._processes.chmod(0o777)
+        (self._processes / "lock").touch()
+        (self._processes / "lock").chmod(0o666)
 
     # The driver
 

@@ -273,8 +273,12 @@ class NvmlWorld:
         self._set(gpu, "computemode", str(mode))
 
     def set_grouped(self, gpu: str, mib: int) -> None:
-        """MiB that each control group uses, as the driver's limits count it."""
+        """MiB that each control group uses besides what its processes use."""
         self._set(gpu, "grouped", str(mib))
+
+    def set_file(self, gpu: str, file: Path) -> None:
+        """Who cannot open this file gets no CUDA context on the GPU."""
+        self._set(gpu, "file", str(file))
 
     def limits(self, group: str) -> dict[str, tuple[int, int]]:
         """The soft and hard limit of a control group on each GPU, in bytes."""
