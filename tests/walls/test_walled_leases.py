@@ -71,13 +71,17 @@ def test_people_read_how_the_walls_stand(host: WalledHost, node: RunningNode, an
         return in_process(*words, environ={names.SOCKET: str(node.socket)})
 
     ann.client(node.socket).request(gpus=1)
-    node.client().close()  # root, in no group of a person
-    said = read("status").stdout
+    with node.client(), Puppet(0) as sudo, Puppet(BOB) as bob:  # bob in no group of a person
+        (host.top / host.group(ANN) / "cgroup.procs").write_text(str(sudo.pid))
+        sudo.client(node.socket)
+        bob.client(node.socket)
+        said = read("status").stdout
+    assert "no wall between" not in said
     assert "a lease on (1 control group)." in said
-    assert "no wall around some processes of root" in said
+    assert f"no wall around some processes of uid-{BOB}." in said
     at = f"--socket={host.socket}"
     line = read("walls", at).stdout.splitlines()[-1]
-    assert line.split()[:2] == [host.group(ANN), f"uid-{ANN}"]
+    assert line.split()[:3] == [host.group(ANN), "root", f"uid-{ANN}"]
     assert "GPU-" in line
     checked = [line for line in read("doctor").stdout.splitlines() if "walls" in line]
     assert "ok" in checked[0], checked

@@ -32,6 +32,8 @@ _PATIENCE: Final = 2.0
 _LEFT_ALONE: Final = 5.0
 #: Bytes of its longest answer: some hundred for each group.
 _LONGEST: Final = 2**26
+#: No wall is between root and anybody, so nothing is said of it. Who uses sudo has it beside them.
+_ROOT: Final = EnvironmentName("root")
 
 #: Whose a group is, and the GPUs that it may open: bytes protected there, and the most.
 Wall = tuple[list[EnvironmentName], dict[GpuUuid, list[int]]]
@@ -97,15 +99,13 @@ class Walls:
 
     def told(self) -> doc.Walls:
         """How they stand, for administrators."""
-        several = [
-            list(map(str, sorted(names))) for names in self._whose.values() if len(names) > 1
-        ]
+        people = [sorted(names - {_ROOT}) for names in self._whose.values()]
         return {
             "stand": self.problem is None,
             "level": self._level,
             "groups": len(self._stand),
-            "shared": sorted(several),
-            "outside": sorted(self._outside),
+            "shared": sorted(list(map(str, names)) for names in people if len(names) > 1),
+            "outside": sorted(self._outside - {_ROOT}),
         }
 
     def met(self, environment: EnvironmentName, pid: int) -> None:
@@ -181,7 +181,7 @@ class Walls:
                 writer.write(json.dumps(what).encode() + b"\n")
                 told: dict[str, Any] = json.loads(await reader.readline())
         except (OSError, ValueError) as error:
-            raise self._down(str(error) or "its helper does not answer") from error
+            raise self._down(f"no helper answers at {self._place}. {error}") from error
         if "error" in told:
             raise self._down(told["error"])
         return told
@@ -190,7 +190,7 @@ class Walls:
         self.close()
         self._exact = None
         self._again_at = asyncio.get_running_loop().time() + _LEFT_ALONE
-        self.problem = f"The walls do not stand: {why}."
+        self.problem = f"The walls do not stand: {why.strip().removesuffix('.')}."
         return WallsDown(self.problem)
 
     def close(self) -> None:
