@@ -1,6 +1,7 @@
 """An idle kernel gives its GPU back, keeps its variables, and has a GPU again when it computes.
 
-Two people, one GPU, real kernels; and a broker beside it, for what a kernel shows too seldom.
+Two people, one GPU, real kernels, an editor's among them, which starts without any Jupyter server;
+and a broker beside it, for what a kernel shows too seldom.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 from support.kernel import Kernel, shows
-from support.node import NodeClient, RunningNode, token_file, until
+from support.node import NodeClient, RunningNode, until
 from support.scripted_node import GPU, LEASE, ScriptedNode, Visitor
 
 from jupyter_gpushare.client.memory.driver import Ability, DriverCheckpoint
@@ -26,6 +27,7 @@ from jupyter_gpushare.client.session.lease import OwnState
 from jupyter_gpushare.client.words.display import TerminalDisplay
 from jupyter_gpushare.client.words.grant import Grant
 from jupyter_gpushare.client.words.settings import Ask
+from jupyter_gpushare.protocol.address import embedded_socket, host_id
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method, Notice
 
@@ -39,8 +41,8 @@ VISIBLE = "import os; print('visible:', os.environ.get('CUDA_VISIBLE_DEVICES'))"
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[RunningNode]:
-    known = token_file(tmp_path, "alice", "bob", "root")
-    with RunningNode(tmp_path, simulate="1x24GiB", config=CONFIG, arguments=[known]) as running:
+    people = ("alice", "bob", "root")
+    with RunningNode(tmp_path, simulate="1x24GiB", config=CONFIG, people=people) as running:
         yield running
 
 
@@ -64,13 +66,26 @@ def uuid(printed: str) -> str:
 
 
 def test_alice_keeps_her_variables_and_gets_a_gpu_again(node: RunningNode, tmp_path: Path) -> None:
+    """Hers is started as VS Code does, bob's as a notebook's."""
+    runtime = tmp_path / "alice" / "runtime"
+    runtime.mkdir(parents=True)
+    notebook = str(runtime.parent / "study.ipynb")
+    # Nothing tells her kernel where: it looks where node managers are.
+    Path(embedded_socket(str(runtime), host_id({}))).symlink_to(node.socket)
+    file = runtime / "kernel-v2-7351fh0YlqWZqHqB.json"
+    vscode = {"VSCODE_PID": "4711", "TERM_PROGRAM": "vscode", "JUPYTER_GPUSHARE_TOKEN": "alice"}
     with (
-        kernel_of(node, tmp_path / "alice", "alice") as alices,
+        Kernel(runtime.parent, None, file=file, **vscode) as alices,
         kernel_of(node, tmp_path / "bob", "bob") as bobs,
         node.client("root") as root,
     ):
+        # The editor says silently what its notebook is called.
+        alices.run(f"__vsc_ipynb_file__ = {notebook!r}", silent=True)
         alices.ok("import torch; kept = torch.arange(5)")
         assert uuid(alices.ok(VISIBLE).stream()).startswith("GPU-")
+        mine = state_of(root, "alice") or {}
+        assert (mine["name"], mine["path"]) == ("study.ipynb", notebook)
+        assert "study.ipynb" in alices.ok("%gpushare status").plain(), "in place of the panel"
         waits = bobs.start("import torch")
         until(lambda: is_in(root, "alice", "parked"), "alice is idle for a second and parks")
         shown = bobs.finish(waits)
@@ -106,6 +121,8 @@ def test_alice_keeps_her_variables_and_gets_a_gpu_again(node: RunningNode, tmp_p
         assert uuid(cell.stream().splitlines()[0]).startswith("GPU-")
         assert cell.stream().splitlines()[1] == "10"
         assert is_in(root, "alice", "active", "idle")
+    with node.client("root") as root:
+        until(lambda: state_of(root, "alice") is None, "the editor was closed")
 
 
 # -- a broker and a node manager that plays by a script ------------------------------------

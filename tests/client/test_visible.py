@@ -1,4 +1,7 @@
-"""A process sees the GPUs of its lease only, and its user's or launcher's choice among them."""
+"""A process sees the GPUs of its lease only, and its user's or launcher's choice among them.
+
+Code that takes the names of its GPUs for numbers is told how to get numbers.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from jupyter_gpushare.client.session.visible import (
     cuda_started,
 )
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
+from jupyter_gpushare.client.words.numbernote import NOTE, annotate
 from jupyter_gpushare.protocol import names
 
 A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
@@ -158,3 +162,22 @@ def test_cuda_has_started_when_torch_says_so(
     assert cuda_started("/dev/none") is started
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))  # half imported
     assert cuda_started("/dev/none") is False
+
+
+def error_of(text: str) -> ValueError:
+    with pytest.raises(ValueError, match="invalid literal") as raised:
+        int(text)
+    return raised.value
+
+
+def test_a_launcher_that_counts_is_told_once_and_other_errors_are_left_alone() -> None:
+    error = error_of(A)
+    outer = RuntimeError("the launcher failed")
+    outer.__cause__ = error
+    for _ in range(2):
+        annotate(outer)
+    assert error.__notes__ == [NOTE]
+    assert "JUPYTER_GPUSHARE_VISIBLE_DEVICES=indices" in NOTE
+    for other in (error_of("eight"), ValueError(A), KeyError(A)):
+        annotate(other)
+        assert not hasattr(other, "__notes__")

@@ -1,5 +1,6 @@
 """Tensors that were parked come back bit for bit, and what cannot move safely stays.
 
+Each who asks for host memory for copies has its own, and what fails takes none.
 Real torch, with the CPU in the GPU's place.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import itertools
 import warnings
 import weakref
 from collections.abc import Callable
@@ -22,6 +24,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from support.torch_cpu import CpuAllocator as Cpu
 from torch.utils.checkpoint import checkpoint
 
+from jupyter_gpushare.client.adapters.parkers.allocator import CudaAllocator
 from jupyter_gpushare.client.adapters.parkers.base import (
     ParkedDamaged,
     ParkFailed,
@@ -29,6 +32,7 @@ from jupyter_gpushare.client.adapters.parkers.base import (
     ResumeFailed,
 )
 from jupyter_gpushare.client.adapters.parkers.checksum import Checksums
+from jupyter_gpushare.client.adapters.parkers.hostpool import HostPool
 from jupyter_gpushare.client.adapters.parkers.survey import BLOCK, obstacles
 from jupyter_gpushare.client.adapters.parkers.torch import TorchParker as Parker
 
@@ -84,9 +88,9 @@ def state(net: Net, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [tensor.detach().clone() for tensor in tensors]
 
 
-def kept_by(parking: Parker) -> int:
-    """Bytes of host memory that its pool has, used or not."""
-    return sum(one.numel() for one in (*parking.pool._free, *parking.pool._used))
+def held(pool: HostPool) -> int:
+    """Bytes of host memory that it has, used or not."""
+    return sum(one.numel() for one in (*pool._free, *pool._used))
 
 
 def all_equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
@@ -486,7 +490,7 @@ def test_any_aliasing_survives(
     for _ in range(2):
         parked = parking.park()
         assert all(one.untyped_storage().nbytes() == 0 for one in tensors)
-        assert kept_by(parking) <= max(parked, keep)
+        assert held(parking.pool) <= max(parked, keep)
         parking.resume()
         assert [one.detach().tolist() for one in tensors] == values
         assert [one._version for one in tensors] == versions
@@ -503,9 +507,9 @@ def test_the_host_never_holds_more_than_is_parked(parker: Make, cpu: Cpu) -> Non
     with cpu.user():
         kept = [torch.ones(size) for size in (1, 100_000, 7, 50_000, 3)]
     for _ in range(2):
-        assert kept_by(parking) <= parking.park()
+        assert held(parking.pool) <= parking.park()
         parking.resume()
-        assert kept_by(parking) <= 2**17
+        assert held(parking.pool) <= 2**17
         assert "forget_host_buffers" in cpu.calls
     assert sum(one.sum() for one in kept) == 150_011
 
@@ -614,7 +618,7 @@ def test_no_host_memory_changes_nothing(parker: Make, cpu: Cpu, kept: Kept) -> N
     with pytest.raises(ParkFailed, match="nothing has changed: CUDA error: out of host memory"):
         parking.park()
     assert not parking.is_parked
-    assert kept_by(parking) <= 3 * 4096
+    assert held(parking.pool) <= 3 * 4096
     assert kept.is_whole()
 
 
@@ -658,6 +662,57 @@ def test_every_flipped_bit_changes_the_checksum(data: bytes, draw: st.DataObject
     place = draw.draw(st.integers(0, len(data) - 1))
     one[place] ^= 1 << draw.draw(st.integers(0, 7))
     assert int(checksums.of(one)) != before
+
+
+# -- host memory -------------------------------------------------------------------------------
+
+
+def buffer(size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8)
+
+
+@given(st.lists(st.lists(st.integers(0, 300), max_size=9), max_size=6), st.integers(0, 1000))
+def test_everybody_gets_his_own_and_little_is_kept(rounds: list[list[int]], keep: int) -> None:
+    pool = HostPool(buffer, keep=keep, chunk=64)
+    for sizes in rounds:
+        kept = held(pool)
+        places = pool.take(sizes)
+        assert [sum(piece.numel() for piece in pieces) for pieces in places] == sizes
+        every = [piece for pieces in places for piece in pieces]
+        spans = sorted((one.data_ptr(), one.data_ptr() + one.numel()) for one in every)
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
+        assert held(pool) <= max(sum(sizes), kept)
+        pool.give_all_back()
+        assert held(pool) <= keep
+
+
+def test_a_failure_takes_nothing() -> None:
+    left = [3]
+
+    def allocate(size: int) -> torch.Tensor:
+        left[0] -= 1
+        if left[0] < 0:
+            raise MemoryError("no more")
+        return buffer(size)
+
+    forgotten: list[bool] = []
+    pool = HostPool(allocate, lambda: forgotten.append(True), keep=128, chunk=64)
+    with pytest.raises(MemoryError):
+        pool.take([1000])
+    assert held(pool) == 128
+    assert forgotten
+    pool.take([100])
+    assert held(pool) == 128
+    pool.give_all_back()
+    assert held(pool) == 128, "kept for the next one"
+
+
+def test_torch_lets_go_of_host_memory_where_it_can() -> None:
+    emptied: list[bool] = []
+    can = SimpleNamespace(_C=SimpleNamespace(_host_emptyCache=lambda: emptied.append(True)))
+    CudaAllocator(can).forget_host_buffers()
+    assert emptied == [True]
+    CudaAllocator(SimpleNamespace(_C=SimpleNamespace())).forget_host_buffers()  # an older torch
 
 
 # -- the rest -----------------------------------------------------------------------------------
