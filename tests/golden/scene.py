@@ -97,7 +97,7 @@ class Situation:
         lately, pauses = Lately(), Pauses()
         pauses.heard(_outcome(*world.history))
         for event in world.history:
-            lately.heard(_outcome(event), world.state, BOOTED + event.at)
+            lately.heard(_outcome(event), BOOTED + event.at)
         recent = lately.waited(now)
         return Sheet(
             world.state,

@@ -82,8 +82,10 @@ def record(kind: str, at: float, wall: float, lease: str | None, **data: JSON) -
 
 
 def queued(lease: str, at: float, wall: float, kind: str = "interactive") -> Record:
+    process = {"boot_id": "boot", "pid": 1, "start_time": 1}
+    task: JSON = {"process": process, "name": "a.ipynb", "kind": "kernel"}
     request: JSON = {"gpus": 1, "memory": None, "priority_class": kind, "request_id": None}
-    return record("LeaseQueued", at, wall, lease, request=request)
+    return record("LeaseQueued", at, wall, lease, task=task, request=request, order=1, urgent_at=1)
 
 
 def granted(lease: str, at: float, wall: float) -> Record:

@@ -13,10 +13,18 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
+from ...ledger.codec import understood
 from ...ledger.ledger import Record
-from ...policy.books.state import State
-from ...policy.words.events import LeaseGranted, LeaseQueued, PromiseEnded, ResumeQueued
-from ...policy.words.model import PriorityClass
+from ...policy.words.events import (
+    Event,
+    LeaseEnded,
+    LeaseGranted,
+    LeaseQueued,
+    PromiseEnded,
+    ResumeCancelled,
+    ResumeQueued,
+)
+from ...policy.words.model import LeaseId, PriorityClass
 from ...policy.words.promises import Cause, PromiseState
 from ...protocol import documents as doc
 from ..host.outcome import Outcome
@@ -29,10 +37,10 @@ MOST: Final = 2000
 #: Promises remembered; the newest as well.
 MOST_VERDICTS: Final = 5000
 
-# An older or newer release may have other words.
-_CLASSES: Final = {kind.value: kind for kind in PriorityClass}
-_STATES: Final = {state.value: state for state in PromiseState}
-_CAUSES: Final = {cause.value: cause for cause in Cause}
+_TOLD: Final = frozenset(
+    kind.__name__
+    for kind in (LeaseQueued, ResumeQueued, LeaseGranted, LeaseEnded, ResumeCancelled, PromiseEnded)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,44 +64,41 @@ class Lately:
             kind: deque(maxlen=MOST) for kind in PriorityClass
         }
         self._verdicts: deque[_Verdict] = deque(maxlen=MOST_VERDICTS)
+        #: Who waits: as what, and since which boot time.
+        self._asked: dict[LeaseId, tuple[PriorityClass, float]] = {}
 
     def add(self, kind: PriorityClass, granted: float, waited: float) -> None:
         """Note a grant at ``granted`` (Unix seconds) after ``waited`` seconds."""
         self._waits[kind].append(_Wait(granted, max(0.0, waited)))
 
     def refill(self, records: Iterable[Record]) -> None:
-        """Read grants and verdicts from the ledger's records, oldest first."""
-        asked: dict[str, tuple[PriorityClass, float]] = {}
-        for record in records:
-            if record.kind == PromiseEnded.__name__ and record.data.get("named") is True:
-                state = _STATES.get(str(record.data.get("state")))
-                if state is not None:
-                    why = _CAUSES.get(str(record.data.get("why")))
-                    self._verdicts.append(_Verdict(record.wall, state, why))
-            if record.lease is None:
-                continue
-            if record.kind == LeaseQueued.__name__:
-                request = record.data.get("request")
-                word = request.get("priority_class") if isinstance(request, dict) else None
-                kind = _CLASSES.get(str(word))
-                if kind is not None:
-                    asked[record.lease] = (kind, record.at)
-            elif record.kind == ResumeQueued.__name__:
-                asked[record.lease] = (PriorityClass.INTERACTIVE, record.at)
-            elif record.kind == LeaseGranted.__name__ and record.lease in asked:
-                wanted, at = asked.pop(record.lease)
-                self.add(wanted, record.wall, record.at - at)
+        """Read grants and verdicts from the ledger's records, oldest first.
 
-    def heard(self, outcome: Outcome, state: State, wall: float) -> None:
+        What an older or newer release wrote in other words is nobody's wait.
+        """
+        for record in records:
+            event = understood(record) if record.kind in _TOLD else None
+            if event is not None:
+                self._happened(event, record.wall)
+
+    def heard(self, outcome: Outcome, wall: float) -> None:
         """Note the grants and verdicts among the manager's events; ``wall`` is Unix seconds."""
         for event in outcome.events:
-            if isinstance(event, PromiseEnded) and event.named:
+            self._happened(event, wall)
+
+    def _happened(self, event: Event, wall: float) -> None:
+        match event:
+            case LeaseQueued():
+                self._asked[event.lease] = (event.request.priority_class, event.at)
+            case ResumeQueued():
+                self._asked[event.lease] = (event.priority_class, event.at)
+            case LeaseGranted() if event.lease in self._asked:
+                wanted, at = self._asked.pop(event.lease)
+                self.add(wanted, wall, event.at - at)
+            case LeaseEnded() | ResumeCancelled():
+                self._asked.pop(event.lease, None)
+            case PromiseEnded(named=True):
                 self._verdicts.append(_Verdict(wall, event.state, event.why))
-            elif isinstance(event, LeaseGranted):
-                lease = state.leases.get(event.lease)
-                if lease is not None:
-                    kind = lease.request.priority_class
-                    self.add(kind, wall, event.at - lease.requested_at)
 
     def waited(self, wall: float) -> dict[PriorityClass, tuple[float, ...]]:
         """Seconds, of those granted in the last hour that had to wait."""

@@ -575,7 +575,7 @@ class Service:
     def _heard(self, outcome: Outcome, state: State) -> None:
         """The manager carried something out; tell those whom it concerns."""
         observers = self._manager.observers
-        observers.call(self._lately.heard, outcome, state, self._manager.clock.wall())
+        observers.call(self._lately.heard, outcome, self._manager.clock.wall())
         observers.call(self._pauses.heard, outcome)
         for happened in (*outcome.events, *outcome.effects):
             # One by one: what cannot be told to one client is told to the others.
