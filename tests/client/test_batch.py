@@ -1,6 +1,7 @@
 """A program is stopped for a person only as it said how, and with what it has saved.
 
-Also: which class a request has that names none. With real processes.
+Also where it waits, for its turn or in the queue; and which class a request has that names none.
+With real processes.
 """
 
 from __future__ import annotations
@@ -10,20 +11,24 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.node import until
+from support.scripted_node import LEASE, SECRET, Script, Visitor, plays
+from support.scripted_process import Process, process
 
 from jupyter_gpushare.client.errors import PREEMPTED, Preempted
 from jupyter_gpushare.client.memory.stopping import Place, Stopping
 from jupyter_gpushare.client.session.lease import OwnState
 from jupyter_gpushare.client.session.origin import RUNNERS, runner_of
 from jupyter_gpushare.client.words.classes import Origin, class_of
-from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.client.words.settings import Ask
+from jupyter_gpushare.protocol.messages import Method, Notice
 
 # -- classes --------------------------------------------------------------------------------
 
@@ -265,6 +270,89 @@ def test_a_program_that_comes_to_no_gate_says_so(told: Told) -> None:
     until(lambda: told.kept, "it says so")
     told.stopping.gate()
     assert told.saves == 0, "who asked counts on it no more"
+
+
+# -- stopping while it waits: the node manager plays by a script ---------------------------------
+
+ASK = {"lease": LEASE, "gpus": [], "message": ""}
+TURN = {**ASK, "give": "turn", "why": "quantum", "gate": True}
+STOP = {**ASK, "give": "stop", "why": "contended", "gate": False}
+
+
+@contextmanager
+def program(script: Script, **environ: str) -> Iterator[tuple[Process, list[int]]]:
+    """One that said how its state is saved; and its saves."""
+    saves: list[int] = []
+    with process(script, environ) as made:
+        made.broker.stops_by(lambda: saves.append(1))
+        try:
+            yield made, saves
+        finally:
+            made.broker.stops_by(None)
+
+
+def test_it_stops_where_it_waits_for_its_turn() -> None:
+    def script(visitor: Visitor) -> None:
+        visitor.welcome()
+        request = visitor.expect(Method.REQUEST)
+        assert request.params.stops is True
+        visitor.grant(request)
+        visitor.answer(visitor.expect(Method.STATUS), {})
+        visitor.notify(Notice.RECALL, TURN)
+        visitor.answer(visitor.expect(Method.TURN_ASK), {"state": "held"})
+        visitor.notify(Notice.RECALL, {**STOP, "seconds": 60.0})
+        visitor.live()
+
+    with program(script) as (alice, saves):
+        alice.broker.request(Ask())
+        alice.broker.call(Method.STATUS)
+        until(lambda: alice.broker.turns.is_closed, "it is asked for its turn")
+        with pytest.raises(Preempted):
+            alice.broker.turns.checkpoint(Place.NAMED)
+        assert saves == [1]
+        alice.node.wait_for(Method.TURN_DONE)  # nobody waits until it has gone
+
+
+def test_sigterm_in_the_queue_saves_and_leaves_it() -> None:
+    def script(visitor: Visitor) -> None:
+        visitor.welcome()
+        request = visitor.expect(Method.REQUEST)
+        visitor.queue(request)
+        os.kill(os.getpid(), signal.SIGTERM)
+        released = visitor.expect(Method.RELEASE)
+        assert released.params.request_id == request.params.request_id
+        visitor.live()
+
+    with program(script) as (alice, saves):
+        alice.broker.stopping.gate()
+        with pytest.raises(Preempted):
+            alice.broker.request(Ask())
+        assert saves == [1]
+        alice.node.wait_for(Method.RELEASE)
+
+
+joins = plays(Visitor.welcome, lambda visitor: visitor.grant(visitor.expect(Method.ATTACH)))
+
+
+@pytest.mark.parametrize(("run", "says"), [("our parent", True), ("1", False), ("", False)])
+def test_what_run_has_started_says_for_its_lease_that_it_can_be_stopped(
+    run: str, says: bool
+) -> None:
+    """It is stopped by a signal; `run` gets the ask."""
+    run = str(os.getppid()) if says else run
+    joined = {"LEASE": LEASE, "SECRET": SECRET, "RUN": run}
+    environ = {f"JUPYTER_GPUSHARE_{name}": value for name, value in joined.items()}
+    with program(plays(joins, Visitor.live), **environ) as (alice, _saves):
+        assert alice.broker.getting.ensure("import torch") is not None
+        if says:
+            (told,) = alice.node.wait_for(Method.STOPPABLE)
+            assert (told.params.lease, told.params.can) == (LEASE, True)
+        else:
+            alice.broker.call(Method.STATUS)  # nothing was said before it
+            assert not alice.node.calls(Method.STOPPABLE), "its parent does not pass it on"
+
+
+# -- stopping by a signal ---------------------------------------------------------------------
 
 
 PROGRAM = """

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, strategies as st
 from support.node import RunningNode, until
 from support.scripted_node import LEASE, ScriptedNode, Visitor
+from support.scripted_process import grants, process
 
 from jupyter_gpushare.client.adapters import registry
 from jupyter_gpushare.client.api import make_ask
@@ -231,30 +232,24 @@ def test_a_lease_that_ends_before_its_grant_is_taken_in(monkeypatch: pytest.Monk
     """The end is told right behind the grant, and heard before anybody knows whose it is."""
 
     def script(visitor: Visitor) -> None:
-        visitor.welcome()
-        visitor.grant(visitor.expect(Method.REQUEST))
+        grants(visitor)
         visitor.notify(Notice.REVOKED, {"lease": LEASE, "reason": "revoked", "message": "Enough."})
         visitor.notify(Notice.BUDGET, {"level": "warned", "message": "Nearly spent."})
         visitor.grant(visitor.expect(Method.REQUEST), "another")
         visitor.live()
 
-    said: list[str] = []
-
     def slowly(result: Mapping[str, Any]) -> Grant:
-        until(lambda: said, "the lease's end was heard, too")
+        until(lambda: here.said, "the lease's end was heard, too")
         return read_grant(result)
 
     monkeypatch.setattr(getting, "read_grant", slowly)
-    with ScriptedNode(script) as scripted:
-        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(scripted.socket)}
-        broker = Broker(environ, say=said.append)
+    with process(script) as here:
         with pytest.raises(LeaseLost, match="as soon as it was granted"):
-            broker.request(Ask())
-        assert broker.grant is None
-        assert environ[VISIBLE] == ""
-        assert "JUPYTER_GPUSHARE_LEASE" not in environ
-        assert broker.request(Ask()).lease == "another"
-        broker.close()
+            here.broker.request(Ask())
+        assert here.broker.grant is None
+        assert here.environ[VISIBLE] == ""
+        assert "JUPYTER_GPUSHARE_LEASE" not in here.environ
+        assert here.broker.request(Ask()).lease == "another"
 
 
 def test_idle_before_the_grant_is_idle_after_it(world: World, node: RunningNode) -> None:

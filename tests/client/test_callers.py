@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +20,8 @@ import pytest
 from support.kernel import Kernel, shows
 from support.node import RunningNode, token_file, until
 from support.program import program
-from support.scripted_node import ScriptedNode, Visitor
+from support.scripted_node import Visitor
+from support.scripted_process import process
 
 from jupyter_gpushare.client.adapters import registry
 from jupyter_gpushare.client.adapters.importtime import ImportTimeAdapter
@@ -206,16 +206,6 @@ class Plays:
                 visitor.queue(call)
 
 
-@contextmanager
-def process(node: Plays, caller: Callable[[], Caller], said: list[str]) -> Iterator[Broker]:
-    """One of a node manager that plays, in which ``caller()`` runs code."""
-    with ScriptedNode(node) as scripted:
-        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(scripted.socket)}
-        broker = Broker(environ, say=said.append, caller=caller)
-        yield broker
-        broker.close()
-
-
 def imports(broker: Broker) -> None:
     broker.automatic.before_framework("frame")
     broker.automatic.after_framework("frame", ModuleType("frame"))
@@ -227,17 +217,17 @@ def imports(broker: Broker) -> None:
 def test_when_it_asks(
     caller: Caller, kind: str, simulated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    framework, node, said = Framework(kind), Plays(simulated=simulated), list[str]()
+    framework, node = Framework(kind), Plays(simulated=simulated)
     monkeypatch.setattr(registry, "find", lambda module: framework if module == "frame" else None)
-    with process(node, lambda: caller, said) as broker:
-        imports(broker)
+    with process(node, caller=lambda: caller) as here:
+        imports(here.broker)
         assert len(node.asked) == (caller in WISHES)
         if caller not in WISHES:
-            assert broker._environ["CUDA_VISIBLE_DEVICES"] == "", "nobody's GPU is used unseen"
+            assert here.environ["CUDA_VISIBLE_DEVICES"] == "", "nobody's GPU is used unseen"
         framework.use()
         asks = caller in WISHES or (kind == "shows its use" and not simulated)
         assert [call.params.wait for call in node.asked] == ([caller not in BUSY] if asks else [])
-        assert [f"{caller.value} asks at the first use" in one for one in said] == (
+        assert [f"{caller.value} asks at the first use" in one for one in here.said] == (
             [] if asks else [True]
         )
 
@@ -258,12 +248,11 @@ def test_how_long_it_waits(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("caller", [Caller.LOOKER, Caller.EVENT_LOOP])
 def test_it_goes_on_as_a_refused_one(caller: Caller) -> None:
-    said = list[str]()
-    with process(Plays(0, refuses=True), lambda: caller, said) as broker:
-        assert broker.automatic.at_first_use("frame") is None
-        assert "`first use of frame` goes on without a GPU" in said[0]
+    with process(Plays(0, refuses=True), caller=lambda: caller) as here:
+        assert here.broker.automatic.at_first_use("frame") is None
+        assert "`first use of frame` goes on without a GPU" in here.said[0]
         # Who could not wait may have more luck at the next use.
-        tries_again = broker.state is OwnState.FREE
+        tries_again = here.broker.state is OwnState.FREE
         assert tries_again is (caller is Caller.EVENT_LOOP)
 
 
@@ -273,7 +262,8 @@ def test_who_looks_brings_back_nothing_that_was_parked(
 ) -> None:
     monkeypatch.setattr(registry, "find", lambda module: Framework(kind))
     caller, node = Caller.CELL, Plays()
-    with process(node, lambda: caller, []) as broker:
+    with process(node, caller=lambda: caller) as here:
+        broker = here.broker
         broker.request(Ask())
         broker._parking.step_aside()
         assert broker.state is OwnState.PARKED
@@ -289,13 +279,14 @@ def test_who_looks_does_not_wait_for_a_thread_that_does(monkeypatch: pytest.Monk
     monkeypatch.setattr(registry, "find", lambda module: framework)
     monkeypatch.setattr(threading, "excepthook", lambda told: None)
     callers = {threading.get_ident(): Caller.COMPLETION}
-    with process(node, lambda: callers.get(threading.get_ident(), Caller.CELL), []) as broker:
+    whose = lambda: callers.get(threading.get_ident(), Caller.CELL)  # noqa: E731
+    with process(node, caller=whose) as here:
         waits = threading.Thread(
-            target=lambda: broker.request(Ask(), cancelled=ended.is_set), daemon=True
+            target=lambda: here.broker.request(Ask(), cancelled=ended.is_set), daemon=True
         )
         waits.start()
         until(lambda: node.asked, "the thread waits")
-        imports(broker)
+        imports(here.broker)
         assert framework.use() is None
         assert waits.is_alive()
         ended.set()

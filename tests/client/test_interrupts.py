@@ -6,19 +6,14 @@ every seventh, or each with INTERRUPT_STRIDE=1.
 
 from __future__ import annotations
 
-import gc
-import linecache
 import os
 import signal
-import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
+from support.interrupts import Interrupt, at_each_line
 from support.node import RunningNode, until
 from support.scripted_node import ScriptedNode, Visitor
 
@@ -35,56 +30,6 @@ from jupyter_gpushare.protocol.messages import Method
 pytestmark = pytest.mark.timeout(600)
 
 STRIDE = int(os.environ.get("INTERRUPT_STRIDE", "7"))  # lines from one interrupt to the next
-OURS = os.path.join("jupyter_gpushare", "client")
-
-
-class Interrupt:
-    """Sends SIGINT when line ``at`` of ours is reached in this thread; counts them."""
-
-    def __init__(self, at: int) -> None:
-        self._at = at
-        self.lines = 0
-        self.where = ""
-        self._withs: set[tuple[FrameType, int]] = set()
-
-    def _trace(self, frame: FrameType, event: str, _argument: object) -> Any:
-        if OURS not in frame.f_code.co_filename:
-            return None
-        if event == "line" and not self._leaves_with(frame):
-            self.lines += 1
-            if self.lines == self._at:
-                self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-                sys.settrace(None)
-                signal.raise_signal(signal.SIGINT)
-        return self._trace
-
-    def _leaves_with(self, frame: FrameType) -> bool:
-        """Whether the line is a ``with`` that ends: Python hears no signal before its end.
-
-        Nor does it at a ``try:``, which does nothing and which an outer ``with`` does not guard.
-        """
-        place = (frame, frame.f_lineno)
-        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-        if text.strip() == "try:":
-            return True
-        if not text.lstrip().startswith("with "):
-            return False
-        if place in self._withs:
-            return True
-        self._withs.add(place)
-        return False
-
-    def during(self, call: Callable[[], object]) -> bool:
-        """Whether ``call`` was left by the interrupt."""
-        before = sys.gettrace()
-        sys.settrace(self._trace)
-        try:
-            call()
-        except KeyboardInterrupt:
-            return True
-        finally:
-            sys.settrace(before)
-        return False
 
 
 @pytest.fixture(scope="module")
@@ -113,22 +58,6 @@ def agree(node: RunningNode, broker: Broker, environ: Mapping[str, str], where: 
     until(lambda: leases(node) == known, f"the same is known after {where}")
     assert environ.get(names.LEASE) == (None if broker.grant is None else broker.grant.lease)
     assert (broker.state is OwnState.HELD) == (broker.grant is not None), where
-
-
-def at_each_line(run: Callable[[Interrupt], None]) -> None:
-    """From the first line on, until ``run`` comes to its end before the interrupt."""
-    at = 1
-    with warnings.catch_warnings():
-        # A socket that an interrupt left between two lines is closed when Python collects it.
-        warnings.simplefilter("ignore", ResourceWarning)
-        while True:
-            interrupt = Interrupt(at)
-            run(interrupt)
-            if not interrupt.where:
-                break
-            at += STRIDE
-        gc.collect()
-    assert at > 50, "there was something to interrupt"
 
 
 @pytest.fixture
@@ -180,7 +109,7 @@ def test_in_a_request(node: RunningNode) -> None:
         broker.close()
         until(lambda: not leases(node), f"all is given back after {interrupt.where}")
 
-    at_each_line(run)
+    at_each_line(run, STRIDE, 50)
 
 
 def test_a_release_right_behind_its_request_finds_it(node: RunningNode) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -11,13 +10,13 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from support import scripted_process
 from support.node import GIB, WITHIN, until
-from support.scripted_node import GPU, LEASE, SECRET, ScriptedNode, Visitor
+from support.scripted_node import GPU, LEASE, SECRET, Visitor
 
 from jupyter_gpushare.client.memory.frameworks import Frameworks
 from jupyter_gpushare.client.memory.limits import Limits, with_limits
 from jupyter_gpushare.client.memory.worker import Worker
-from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 from jupyter_gpushare.client.words.recalls import Give, limits_of, read_needs
 from jupyter_gpushare.client.words.settings import Ask
@@ -179,13 +178,12 @@ def test_a_range_is_had_with_its_grant_and_it_is_said_that_it_can_fall(process: 
         visitor.answer(visitor.expect(Method.REQUEST), {**held, **lifted})
         visitor.live()
 
-    with ScriptedNode(script) as node:
-        broker = Broker({"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}, say=print)
-        broker._frameworks.look_around = lambda: None  # type: ignore[method-assign] # other tests'
-        broker._frameworks.add("pretend", process.adapter, ModuleType("pretend"))
-        broker.request(Ask())
-        gave = [call.params for call in node.wait_for(Method.GAVE, 2)]
-        broker.close()
+    with scripted_process.process(script) as real:
+        frameworks = real.broker._frameworks
+        frameworks.look_around = lambda: None  # type: ignore[method-assign] # other tests'
+        frameworks.add("pretend", process.adapter, ModuleType("pretend"))
+        real.broker.request(Ask())
+        gave = [call.params for call in real.node.wait_for(Method.GAVE, 2)]
     assert {one.live for one in gave} == {True}
     assert sorted([len(one.limits) for one in gave]) == [0, 1], "what it can, and what it has"
     assert process.told[-1] == 20 * GIB

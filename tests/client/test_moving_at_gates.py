@@ -6,26 +6,24 @@ What moves the memory is a stand-in here; `tests/e2e/test_moved_in_mid_cell.py` 
 
 from __future__ import annotations
 
-import linecache
 import os
 import signal
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import Any
 
 import pytest
+from support.interrupts import Interrupt, at_each_line
 from support.node import until
-from support.scripted_node import GPU, LEASE, SECRET, Script, ScriptedNode, Visitor, plays
+from support.scripted_node import GPU, LEASE, SECRET, Script, Visitor, plays
+from support.scripted_process import Process, process
 
 from jupyter_gpushare.client.memory.bystanders import Bystanders
 from jupyter_gpushare.client.memory.ladder import Ladder
-from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.session.lease import OwnState
-from jupyter_gpushare.client.words.display import TerminalDisplay
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol.checkpoint import Ability, Outcome, Result
 from jupyter_gpushare.protocol.errors import Reason
@@ -65,13 +63,9 @@ class Driver:
 class Task:
     """A broker that has a lease and runs a cell on the test's thread."""
 
-    def __init__(self, node: ScriptedNode, driver: Driver) -> None:
-        self.said: list[str] = []
-        self.environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
-        self.node, self.driver = node, driver
-        self.broker = Broker(
-            self.environ, make_display=partial(TerminalDisplay, None), say=self.said.append
-        )
+    def __init__(self, process: Process, driver: Driver) -> None:
+        self.broker, self.node, self.driver = process.broker, process.node, driver
+        self.said, self.environ = process.said, process.environ
         self.broker._memory._ladder = Ladder(
             list,
             driver,  # type: ignore[arg-type]
@@ -159,13 +153,10 @@ def task(
     *script: Script, asked: Script = asks, migration: bool = True, restores: Result = Result.DONE
 ) -> Iterator[Task]:
     """A task that was asked by a node manager which then plays this script."""
-    with ScriptedNode(plays(begins, asked, *script, Visitor.live)) as node:
-        alice = Task(node, Driver(migration, restores))
-        try:
-            until(lambda: alice.broker.turns.is_closed, "it is asked")
-            yield alice
-        finally:
-            alice.broker.close()
+    with process(plays(begins, asked, *script, Visitor.live)) as here:
+        alice = Task(here, Driver(migration, restores))
+        until(lambda: alice.broker.turns.is_closed, "it is asked")
+        yield alice
 
 
 def test_it_gives_its_memory_at_its_gate_and_goes_on_elsewhere() -> None:
@@ -309,42 +300,13 @@ def test_another_thread_that_asks_for_gpus_is_not_disturbed() -> None:
         assert not alice.driver.log
 
 
-class _AtLine:
-    """Sends SIGINT before line number ``at`` of ours that runs here while the memory moves."""
-
-    def __init__(self, at: int) -> None:
-        self._left = at
-        self.where = ""
-
-    def _looks(self, frame: FrameType, event: str, _argument: object) -> Any:
-        file = os.path.basename(frame.f_code.co_filename)
-        if file not in ("moving.py", "getting.py", "setaside.py"):
-            return None if OURS not in frame.f_code.co_filename else self._looks
-        if event == "line" and frame.f_code.co_name in MOVES:
-            # Python hears no signal between the end of `with` and what guards it.
-            text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-            self._left -= not text.startswith(("with ", "try:"))
-            if not self._left and not self.where:
-                self.where = f"{file}:{frame.f_lineno}"
-                sys.settrace(None)
-                interrupt()
-        return self._looks
-
-    def during(self, call: Callable[[], object]) -> bool:
-        before = sys.gettrace()
-        sys.settrace(self._looks)
-        try:
-            call()
-        except KeyboardInterrupt:
-            return True
-        finally:
-            sys.settrace(before)
-        return False
-
-
 #: The functions between the node manager's agreement and the end of the move.
 MOVES = {"_give", "_paused", "_have_again", "_settle_in", "bring_back", "tell_frameworks"}
-OURS = os.path.join("jupyter_gpushare", "client")
+
+
+def moves(frame: FrameType) -> bool:
+    files = ("moving.py", "getting.py", "setaside.py")
+    return frame.f_code.co_name in MOVES and frame.f_code.co_filename.endswith(files)
 
 
 def answers_all(visitor: Visitor) -> None:
@@ -356,12 +318,10 @@ def answers_all(visitor: Visitor) -> None:
 
 
 def test_an_interrupt_at_any_line_leaves_nothing_half_moved() -> None:
-    at = 1
-    while True:
+    def run(line: Interrupt) -> None:
         told = list[object]()
         with task(answers_all) as alice:
             alice.broker._frameworks.tell = told.append  # type: ignore[assignment,method-assign]
-            line = _AtLine(at)
             was_heard = line.during(alice.comes_to_a_gate)
             assert was_heard is bool(line.where), f"{line.where}: an interrupt is not lost"
             assert alice.is_held, line.where
@@ -371,7 +331,5 @@ def test_an_interrupt_at_any_line_leaves_nothing_half_moved() -> None:
             there = ",".join(uuids(THERE if moved else HERE))
             assert alice.environ["CUDA_VISIBLE_DEVICES"] == there, line.where
             assert len(told) == moved, f"{line.where}: the limits are those of the new GPU"
-        if not line.where:
-            break
-        at += 1
-    assert at > 30, "there was something to interrupt"
+
+    at_each_line(run, counts=moves)

@@ -6,12 +6,10 @@ and a broker beside it, for what a kernel shows too seldom.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -19,12 +17,12 @@ from typing import Any
 import pytest
 from support.kernel import Kernel, shows
 from support.node import NodeClient, RunningNode, until
-from support.scripted_node import GPU, LEASE, ScriptedNode, Visitor
+from support.scripted_node import GPU, LEASE, Script, ScriptedNode, Visitor, plays
+from support.scripted_process import Process, grants, process
 
 from jupyter_gpushare.client.memory.driver import Ability, DriverCheckpoint
 from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.session.lease import OwnState
-from jupyter_gpushare.client.words.display import TerminalDisplay
 from jupyter_gpushare.client.words.grant import Grant
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol.address import embedded_socket, host_id
@@ -129,37 +127,24 @@ def test_alice_keeps_her_variables_and_gets_a_gpu_again(node: RunningNode, tmp_p
 
 
 @contextmanager
-def broker_by(
-    script: Callable[[Visitor], None], adapter: Any = None
-) -> Iterator[tuple[ScriptedNode, Broker, list[str]]]:
+def broker_by(script: Script, adapter: Any = None) -> Iterator[Process]:
     """A broker that was granted a lease by this whole script. ``adapter``: that of its torch."""
-    with ScriptedNode(script) as node:
-        said = list[str]()
-        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
-        broker = Broker(environ, make_display=partial(TerminalDisplay, None), say=said.append)
+    with process(script) as made:
         if adapter is not None:
-            broker._frameworks.add("torch", adapter, ModuleType("torch"))
-        broker.request(Ask())
-        yield node, broker, said
-        broker.close()
+            made.broker._frameworks.add("torch", adapter, ModuleType("torch"))
+        made.broker.request(Ask())
+        yield made
 
 
 @contextmanager
 def idle_broker(
-    script: Callable[[Visitor], None], adapter: Any = None
+    script: Script, adapter: Any = None
 ) -> Iterator[tuple[ScriptedNode, Broker, list[str]]]:
     """One that is idle. The script goes on where it has said so."""
-
-    def whole(visitor: Visitor) -> None:
-        visitor.welcome()
-        visitor.grant(visitor.expect(Method.REQUEST))
-        visitor.expect(Method.ACTIVITY)
-        script(visitor)
-        visitor.live()
-
-    with broker_by(whole, adapter) as (node, broker, said):
-        broker.set_activity(False)
-        yield node, broker, said
+    idles = plays(grants, lambda visitor: visitor.expect(Method.ACTIVITY), script, Visitor.live)
+    with broker_by(idles, adapter) as made:
+        made.broker.set_activity(False)
+        yield made.node, made.broker, made.said
 
 
 def is_parked(visitor: Visitor) -> None:
@@ -175,8 +160,7 @@ def test_only_between_cells_and_again_whenever_it_is_asked() -> None:
     busy = threading.Event()
 
     def script(visitor: Visitor) -> None:
-        visitor.welcome()
-        visitor.grant(visitor.expect(Method.REQUEST))
+        grants(visitor)
         visitor.notify(Notice.RECALL, RECALL)  # before anybody said whether a cell runs
         assert busy.wait(60)
         visitor.notify(Notice.RECALL, RECALL)  # while one runs
@@ -190,8 +174,8 @@ def test_only_between_cells_and_again_whenever_it_is_asked() -> None:
         visitor.grant(visitor.expect(Method.RESUME))
         visitor.live()
 
-    with broker_by(script) as (node, broker, said):
-        environ = broker._environ
+    with broker_by(script) as made:
+        node, broker, said, environ = made.node, made.broker, made.said, made.environ
         shown = environ["CUDA_VISIBLE_DEVICES"]
         broker.set_activity(True)
         busy.set()
@@ -312,11 +296,11 @@ def test_it_tells_which_rung_it_could_take(monkeypatch: pytest.MonkeyPatch) -> N
         visitor.expect(Method.ABILITY)
         visitor.live()
 
-    with broker_by(script) as (node, broker, _said):
+    with broker_by(script) as made:
         for busy in (True, False, True, False):
-            broker.set_activity(busy)
-        node.wait_for(Method.ABILITY, 1)
-        (told,) = node.calls(Method.ABILITY)
+            made.broker.set_activity(busy)
+        made.node.wait_for(Method.ABILITY, 1)
+        (told,) = made.node.calls(Method.ABILITY)
         assert told.params.rung == "none"
         assert "too old" in told.params.why
 
