@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from support.kernel import Kernel, Shown, shows
-from support.node import GIB, NodeClient, RunningNode, token_file, until
+from support.node import GIB, NodeClient, RunningNode, until
 
 from jupyter_gpushare.protocol.messages import Method
 
@@ -40,8 +40,8 @@ watch(broker().line.session, broker()._lost)
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     folder = tmp_path_factory.mktemp("node")
-    known = token_file(folder, "alice", "bob", "root")
-    with RunningNode(folder, simulate="1x24GiB", config=CONFIG, arguments=[known]) as running:
+    people = ("alice", "bob", "root")
+    with RunningNode(folder, simulate="1x24GiB", config=CONFIG, people=people) as running:
         yield running
 
 
@@ -223,23 +223,26 @@ def test_nothing_is_written_under_a_cell_that_has_ended(
 # -- what is said ------------------------------------------------------------------------------
 
 
-def test_stopping_an_import_that_waits_is_one_line(
+def test_stopping_a_wait_leaves_the_queue_and_is_one_line(
     alice: Kernel, bob: NodeClient, root: NodeClient
 ) -> None:
     held = bob.request()["lease"]
-    for code, waits in (
-        ("import os\nimport cupy", "`import cupy` was not run"),
+    for code, said in (
+        ("import os\nimport cupy", "you stopped waiting.*`import cupy` was not run"),
         ("from jupyter_gpushare.client import request\nrequest()", "you stopped waiting for GPUs"),
+        ("%gpushare request --gpus 1", "left the queue, no GPU was taken. `%gpushare cpu`"),
     ):
         cell = alice.start(code)
         shows(alice, cell, "Waiting for GPUs: number 1 in line")
         alice.interrupt()
         error = alice.finish(cell).error()
         assert error["ename"] == "KeyboardInterrupt"
-        assert traceback_of(cell).startswith("KeyboardInterrupt: you stopped waiting"), code
-        assert waits in traceback_of(cell)
+        assert re.match(f"KeyboardInterrupt: {said}", traceback_of(cell)), code
         assert len(error["traceback"]) == 1
         assert cell.stream("stderr") == ""
+        last = cell.of("update_display_data")[-1]
+        assert last["data"]["text/plain"].startswith("Stopped waiting")
+        until(lambda: not root.call(Method.STATUS)["queue"], "the queue is empty")
     alice.ok("%gpushare release")
     bob.call(Method.RELEASE, lease=held)
     alice.ok("import cupy")

@@ -18,37 +18,17 @@ from support.node import GIB, NodeClient, Puppet, RunningNode, until
 
 from jupyter_gpushare.protocol.messages import Method
 
-TOKENS = {
-    "tokens": [
-        {"token": "of-alice", "environment": "alice"},
-        {"token": "of-bob", "environment": "bob <b>"},
-        {"token": "of-admin", "environment": "admin", "admin": True},
-    ]
-}
-"""Two people and one who sees everything; no other OS user is needed."""
-
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    directory = tmp_path_factory.mktemp("node")
-    tokens = directory / "tokens.json"
-    tokens.write_text(json.dumps(TOKENS))
-    tokens.chmod(0o600)
-    with RunningNode(
-        directory, simulate="2x24GiB", arguments=[f"--token-file={tokens}"]
-    ) as running:
+    folder, people = tmp_path_factory.mktemp("node"), ("alice", "bob", "root")
+    with RunningNode(folder, simulate="2x24GiB", people=people) as running:
         yield running
-
-
-def verdict(node: RunningNode) -> tuple[int, int]:
-    """How many promises were kept, and missed."""
-    told = status(node)["promises"]
-    return told["kept"], told["missed"]
 
 
 def new_kernel(home: Path, node: RunningNode, **env: str) -> Kernel:
     """A kernel of alice's."""
-    return Kernel(home, node.socket, JUPYTER_GPUSHARE_TOKEN="of-alice", **env)
+    return Kernel(home, node.socket, JUPYTER_GPUSHARE_TOKEN="alice", **env)
 
 
 @pytest.fixture(scope="module")
@@ -76,30 +56,24 @@ def kernel(node: RunningNode, one_kernel: Kernel) -> Iterator[Kernel]:
 def bob(node: RunningNode) -> Iterator[NodeClient]:
     """Another process, of another person."""
     with Puppet() as puppet:
-        with puppet.client(node.socket, token="of-bob") as client:
+        with puppet.client(node.socket, token="bob") as client:
             yield client
         puppet.kill9()
-        until(lambda: not leases(node, "bob <b>"), "bob's leases have ended")
-
-
-def status(node: RunningNode) -> dict[str, Any]:
-    with node.client("of-admin") as client:
-        document: dict[str, Any] = client.call(Method.STATUS)
-    return document
+        until(lambda: not leases(node, "bob"), "bob's leases have ended")
 
 
 def leases(node: RunningNode, environment: str = "alice") -> list[dict[str, Any]]:
     """The leases of one person that have not ended."""
     return [
         one
-        for one in status(node)["leases"]
+        for one in node.status()["leases"]
         if one["phase"] != "ended" and one["environment"] == environment
     ]
 
 
 def all_is_free(node: RunningNode) -> bool:
     """Nothing drains any more, which the next lease would share, or wait for."""
-    return all(gpu["free"] == gpu["memory"] for gpu in status(node)["gpus"])
+    return all(gpu["free"] == gpu["memory"] for gpu in node.status()["gpus"])
 
 
 def only_lease(node: RunningNode) -> dict[str, Any]:
@@ -119,9 +93,7 @@ def test_status_is_rich_in_a_notebook_and_marks_this_kernel(
     assert "No leases" in kernel.ok("%gpushare").plain()
     granted = kernel.ok("%gpushare request --gpus 1 --memory 8GiB")
     assert "This kernel now holds GPU 0 (8 GiB of 24 GiB)" in granted.plain()
-
     (bundle,) = kernel.ok("%gpushare status").rich()
-
     lease = only_lease(node)
     assert lease["pid"] == kernel.pid
     assert lease["kind"] == "kernel"
@@ -136,18 +108,10 @@ def test_status_is_rich_in_a_notebook_and_marks_this_kernel(
     assert "<b>" not in bundle["text/html"]
 
 
-def test_two_gpus_are_two(kernel: Kernel) -> None:
-    kernel.ok("%gpushare request --gpus 2  # the card that's idle")
-    assert "keeps its GPUs for 20 min" in kernel.ok("%gpushare pin 20m").plain()
-    assert "GPUs are not kept" in kernel.ok("%gpushare pin off").plain()
-
-
 def test_release_gives_back_and_says_so(node: RunningNode, kernel: Kernel) -> None:
     kernel.ok("%gpushare request")
     assert only_lease(node)["state"] in ("active", "idle")
-
     said = kernel.ok("%gpushare release").plain()
-
     assert said == (
         "Given back: GPU 0 (all of its 24 GiB). Cells run without a GPU until "
         "`%gpushare request` or the import of a framework."
@@ -157,16 +121,16 @@ def test_release_gives_back_and_says_so(node: RunningNode, kernel: Kernel) -> No
 
 
 def test_request_keeps_what_is_held_and_says_so(node: RunningNode, kernel: Kernel) -> None:
-    kernel.ok("%gpushare request --gpus 2")
+    kernel.ok("%gpushare request --gpus 2  # the card that's idle")
     before = only_lease(node)["id"]
-
+    assert "keeps its GPUs for 20 min" in kernel.ok("%gpushare pin 20m").plain()
+    assert "GPUs are not kept" in kernel.ok("%gpushare pin off").plain()
     assert "nothing changed" in kernel.ok("%gpushare request --gpus 2").plain()
     assert "already" in kernel.ok("%gpushare request").plain()
     assert only_lease(node)["id"] == before
-
     kernel.ok("%gpushare request --gpus 1 --class batch")
     until(lambda: before not in [one["id"] for one in leases(node)], "the first one has ended")
-    with node.client("of-admin") as client:
+    with node.client("root") as client:
         events = client.call(Method.HISTORY, limit=100)["events"]
     told = [event["text"] for event in events if event["lease"] == before]
     assert "ended: released" in told, "it was given back, and not lost"
@@ -176,11 +140,9 @@ def test_request_keeps_what_is_held_and_says_so(node: RunningNode, kernel: Kerne
 
 def test_quota_and_history_and_help(node: RunningNode, kernel: Kernel) -> None:
     kernel.ok("%gpushare request")
-
     quota = kernel.ok("%gpushare quota").plain()
     history = kernel.ok("%gpushare history --limit 5")
     assistance = kernel.ok("%gpushare help")
-
     assert "2 GPUs" in quota
     assert "1 of 2 held now" in quota
     assert "You can get 1 more GPU" in quota
@@ -218,7 +180,6 @@ def test_quota_and_history_and_help(node: RunningNode, kernel: Kernel) -> None:
 )
 def test_wrong_use_is_one_sentence(kernel: Kernel, line: str, part: str) -> None:
     shown = kernel.run(line)
-
     failed(shown)
     assert shown.of("error") == []  # a traceback would be there
     said = shown.stream("stderr")
@@ -227,12 +188,22 @@ def test_wrong_use_is_one_sentence(kernel: Kernel, line: str, part: str) -> None
     assert part in said
 
 
-def test_a_refusal_is_one_sentence_and_stops_the_notebook(kernel: Kernel) -> None:
-    shown = kernel.run("%gpushare request --gpus 3")
-
-    assert failed(shown)["ename"] == "QuotaExceeded"
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ("--gpus 3", "QuotaExceeded", "You asked for 3 GPUs, but your quota is 2 GPUs"),
+        ("--gpus 1 --no-wait", "NotGranted", ""),
+    ],
+)
+def test_a_refusal_is_one_sentence_and_stops_the_notebook(
+    node: RunningNode, kernel: Kernel, bob: NodeClient, options: str, error: str, said: str
+) -> None:
+    bob.request(gpus=2)
+    shown = kernel.run(f"%gpushare request {options}")
+    assert failed(shown)["ename"] == error
     (line,) = shown.error()["traceback"]
-    assert "You asked for 3 GPUs, but your quota is 2 GPUs" in line
+    assert said in line
+    assert node.status()["queue"] == []
 
 
 def test_without_a_node_manager_the_magic_says_what_to_do(tmp_path: Path) -> None:
@@ -255,11 +226,10 @@ def test_waiting_is_one_display_that_changes_in_place(
         return cell.of("update_display_data")
 
     until(lambda: len(updates()) >= 2, "two updates of the display")
-    (queued,) = status(node)["queue"]
+    (queued,) = node.status()["queue"]
     assert queued["gpus"] == 1
     bob.call(Method.RELEASE, lease=held["lease"])
     kernel.finish(cell)
-
     assert cell.reply is not None
     assert cell.reply["status"] == "ok"
     first, answer = cell.of("display_data")
@@ -275,122 +245,93 @@ def test_waiting_is_one_display_that_changes_in_place(
     assert cell.stream("stderr") == ""
 
 
-def test_interrupt_leaves_the_queue(node: RunningNode, kernel: Kernel, bob: NodeClient) -> None:
-    bob.request(gpus=2)
-    cell = kernel.start("%gpushare request --gpus 1")
-
-    def waits() -> bool:
-        kernel.pump()
-        return bool(status(node)["queue"]) and bool(cell.of("display_data"))
-
-    until(waits, "the request is in the queue and shown")
-    kernel.interrupt()
-    kernel.finish(cell)
-
-    assert failed(cell)["ename"] == "KeyboardInterrupt"
-    (line,) = cell.error()["traceback"]
-    assert line.startswith("KeyboardInterrupt: left the queue, no GPU was taken. `%gpushare cpu`")
-    assert cell.of("update_display_data")[-1]["data"]["text/plain"].startswith("Stopped waiting")
-    until(lambda: not status(node)["queue"], "the queue is empty")
-    assert kernel.ok("1 + 1").plain() == "2"
-
-
-def test_no_wait_does_not_queue(node: RunningNode, kernel: Kernel, bob: NodeClient) -> None:
-    bob.request(gpus=2)
-
-    shown = kernel.run("%gpushare request --gpus 1 --no-wait")
-
-    assert failed(shown)["ename"] == "NotGranted"
-    assert status(node)["queue"] == []
-
-
 def test_later_is_remembered_for_the_next_request(node: RunningNode, kernel: Kernel) -> None:
     kernel.ok("%gpushare request --gpus 2 --later")
     assert leases(node) == []
-
     kernel.ok("from jupyter_gpushare.client import request; request()")
     assert len(only_lease(node)["gpus"]) == 2
 
 
-class TestCellMagic:
-    """``%%gpushare``."""
+# -- ``%%gpushare`` -----------------------------------------------------------------------------
 
-    def test_holds_a_lease_for_the_cell(self, node: RunningNode, kernel: Kernel) -> None:
-        shown = kernel.ok(
-            "%%gpushare --gpus 2 --memory 4GiB\n"
-            "import os\n"
-            "from jupyter_gpushare.client import status\n"
-            "during = [one for one in status()['leases'] if one['state'] != 'ended']\n"
-            "len(os.environ['CUDA_VISIBLE_DEVICES'].split(','))"
-        )
 
-        assert shown.of("execute_result")[0]["data"]["text/plain"] == "2"
-        assert "The cell holds GPU 0 (4 GiB of 24 GiB) and GPU 1" in shown.stream()
-        during = kernel.ok("print(len(during), during[0]['asked'])").stream().strip()
-        assert during == str(f"1 {{'gpus': 2, 'memory': {4 * GIB}}}")
-        assert leases(node) == []
+def test_a_cell_holds_a_lease(node: RunningNode, kernel: Kernel) -> None:
+    shown = kernel.ok(
+        "%%gpushare --gpus 2 --memory 4GiB\n"
+        "import os\n"
+        "from jupyter_gpushare.client import status\n"
+        "during = [one for one in status()['leases'] if one['state'] != 'ended']\n"
+        "len(os.environ['CUDA_VISIBLE_DEVICES'].split(','))"
+    )
+    assert shown.of("execute_result")[0]["data"]["text/plain"] == "2"
+    assert "The cell holds GPU 0 (4 GiB of 24 GiB) and GPU 1" in shown.stream()
+    during = kernel.ok("print(len(during), during[0]['asked'])").stream().strip()
+    assert during == str(f"1 {{'gpus': 2, 'memory': {4 * GIB}}}")
+    assert leases(node) == []
 
-    def test_gives_back_after_an_error_and_shows_only_the_users(
-        self, node: RunningNode, kernel: Kernel
-    ) -> None:
-        shown = kernel.run("%%gpushare\nimport os\nos.environ['LEASE_SEEN'] = 'x'\n1 / 0")
 
-        assert failed(shown)["ename"] == "ZeroDivisionError"
-        trace = "\n".join(shown.error()["traceback"])
-        assert "1 / 0" in trace.replace("\x1b[30;43m", "").replace("\x1b[39;49m", "")
-        assert "broker" not in trace
-        assert leases(node) == []
+def test_a_cell_gives_back_after_an_error_and_shows_only_the_users(
+    node: RunningNode, kernel: Kernel
+) -> None:
+    shown = kernel.run("%%gpushare\nimport os\nos.environ['LEASE_SEEN'] = 'x'\n1 / 0")
+    assert failed(shown)["ename"] == "ZeroDivisionError"
+    trace = "\n".join(shown.error()["traceback"])
+    assert "1 / 0" in trace.replace("\x1b[30;43m", "").replace("\x1b[39;49m", "")
+    assert "broker" not in trace
+    assert leases(node) == []
 
-    def test_uses_the_lease_that_the_kernel_holds(self, node: RunningNode, kernel: Kernel) -> None:
-        kernel.ok("%gpushare request --gpus 2")
-        before = only_lease(node)["id"]
 
-        shown = kernel.ok("%%gpushare --gpus 1\n40 + 2")
+def test_a_cell_uses_the_lease_that_the_kernel_holds(node: RunningNode, kernel: Kernel) -> None:
+    kernel.ok("%gpushare request --gpus 2")
+    before = only_lease(node)["id"]
+    shown = kernel.ok("%%gpushare --gpus 1\n40 + 2")
+    assert "which this kernel holds and keeps" in shown.stream()
+    assert shown.plain() == "42"
+    assert only_lease(node)["id"] == before
 
-        assert "which this kernel holds and keeps" in shown.stream()
-        assert shown.plain() == "42"
-        assert only_lease(node)["id"] == before
 
-    def test_does_not_run_when_the_kernels_lease_is_too_small(
-        self, node: RunningNode, kernel: Kernel
-    ) -> None:
-        kernel.ok("%gpushare request --gpus 1 --memory 8GiB\nran = False")
+def test_a_cell_does_not_run_when_the_kernels_lease_is_too_small(
+    node: RunningNode, kernel: Kernel
+) -> None:
+    kernel.ok("%gpushare request --gpus 1 --memory 8GiB\nran = False")
+    for line in ("%%gpushare --gpus 2", "%%gpushare --memory 9GiB"):
+        shown = kernel.run(f"{line}\nran = True")
+        failed(shown)
+        assert "%gpushare release" in shown.stream("stderr")
+    assert kernel.ok("ran").plain() == "False"
 
-        for line in ("%%gpushare --gpus 2", "%%gpushare --memory 9GiB"):
-            shown = kernel.run(f"{line}\nran = True")
-            failed(shown)
-            assert "%gpushare release" in shown.stream("stderr")
-        assert kernel.ok("ran").plain() == "False"
 
-    def test_a_promise_lasts_as_long_as_the_cell(self, node: RunningNode, kernel: Kernel) -> None:
-        shown = kernel.ok(
-            "%%gpushare --deadline 10m --min-steps-per-second 0.5\n"
-            "from jupyter_gpushare import steps\n"
-            "for _ in steps(range(3)): pass\n"
-            "%gpushare\n"
-            "from jupyter_gpushare.client import status\n"
-            "(during,) = [one for one in status()['leases'] if one['promise']]"
-        )
-        assert "Promised: ready by " in shown.stream()
-        assert " and at least 0.5 steps a second" in shown.stream()
-        assert "and at least 0.5 steps a second." in shown.plain()
-        assert "Step 2 of 3." in shown.plain(), "what was told after the second one"
-        told = "during['promise']['named'], during['promise']['rate'], during['progress']['total']"
-        assert kernel.ok(told).plain() == "(True, 0.5, 3)"
-        until(lambda: verdict(node) == (1, 0), "it was kept")
+def test_a_promise_lasts_as_long_as_the_cell(node: RunningNode, kernel: Kernel) -> None:
+    shown = kernel.ok(
+        "%%gpushare --deadline 10m --min-steps-per-second 0.5\n"
+        "from jupyter_gpushare import steps\n"
+        "for _ in steps(range(3)): pass\n"
+        "%gpushare\n"
+        "from jupyter_gpushare.client import status\n"
+        "(during,) = [one for one in status()['leases'] if one['promise']]"
+    )
+    assert "Promised: ready by " in shown.stream()
+    assert " and at least 0.5 steps a second" in shown.stream()
+    assert "and at least 0.5 steps a second." in shown.plain()
+    assert "Step 2 of 3." in shown.plain(), "what was told after the second one"
+    told = "during['promise']['named'], during['promise']['rate'], during['progress']['total']"
+    assert kernel.ok(told).plain() == "(True, 0.5, 3)"
+    until(lambda: node.status()["promises"]["kept"] == 1, "it was kept")
+    assert node.status()["promises"]["missed"] == 0
 
-    def test_a_cell_that_is_no_python_asks_for_nothing(
-        self, node: RunningNode, kernel: Kernel, bob: NodeClient
-    ) -> None:
-        bob.request(gpus=2)  # it would wait
 
-        assert failed(kernel.run("%%gpushare\ndef f(:\n"))["ename"] == "SyntaxError"
+def test_a_cell_that_is_no_python_asks_for_nothing(
+    node: RunningNode, kernel: Kernel, bob: NodeClient
+) -> None:
+    bob.request(gpus=2)  # it would wait
+    assert failed(kernel.run("%%gpushare\ndef f(:\n"))["ename"] == "SyntaxError"
 
-    def test_runs_any_cell_as_without_it(self, kernel: Kernel) -> None:
-        kernel.ok("%%gpushare\ndef double(x):\n    return 2 * x\n%precision 3\n")
-        assert kernel.ok("double(21)").plain() == "42"
-        kernel.ok("%%gpushare\n# nothing\n")
-        assert kernel.ok("%%gpushare\n41 + 1;").of("execute_result") == []
+
+def test_any_cell_runs_as_without_it(kernel: Kernel) -> None:
+    kernel.ok("%%gpushare\ndef double(x):\n    return 2 * x\n%precision 3\n")
+    assert kernel.ok("double(21)").plain() == "42"
+    kernel.ok("%%gpushare\n# nothing\n")
+    assert kernel.ok("%%gpushare\n41 + 1;").of("execute_result") == []
 
 
 @pytest.mark.parametrize("jedi", [True, False])
