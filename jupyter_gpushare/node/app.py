@@ -455,7 +455,7 @@ class NodeManagerApp(JupyterApp):
             inventory=inventory,
             # People's kernels are in groups of their own, and look at those themselves.
             host_memory=lambda: room(look(groups=not (self.hub or self.shared))),
-            walls=Walls(self.walls, config.over_limit_tolerance) if self.walls else None,
+            walls=Walls(self.walls, config) if self.walls else None,
             measure_interval=self.measure_interval,
             measured_within=self.measured_within,
             discover_interval=self.discover_interval,

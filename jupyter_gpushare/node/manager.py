@@ -358,7 +358,7 @@ class Manager:
         state, outcomes = self._decide(self.state, [pending.command for pending in batch])
         if self.walls is not None:
             try:
-                await self.walls.widen(state)
+                await self.walls.widen(self.state, state)
             except WallsDown as error:
                 state, outcomes = self._without_walls(batch, error)
         now = self.clock.boot()

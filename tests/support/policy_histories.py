@@ -28,6 +28,7 @@ from jupyter_gpushare.policy.words.model import (
     Reserve,
     Rung,
 )
+from support.policy_walls import Walled
 from support.policy_world import (
     BOOT,
     GIB,
@@ -65,8 +66,9 @@ class Histories(RuleBasedStateMachine):
     @initialize(
         gpus=st.lists(st.integers(4, 24), min_size=1, max_size=4),
         burst=st.sampled_from([0.0, 0.9]),
+        spare=st.sampled_from([0, 4 * GIB]),
     )
-    def begin(self, gpus: list[int], burst: float) -> None:
+    def begin(self, gpus: list[int], burst: float, spare: int) -> None:
         config = dataclasses.replace(CONFIG, burst_memory=burst)
         self.world = World(config).start(
             [gpu(index, size) for index, size in enumerate(gpus)],
@@ -74,6 +76,8 @@ class Histories(RuleBasedStateMachine):
             alice=Quota(2, None, weight=2.0),
             bob=Quota(2, 8 * GIB, gpu_hours=2.0, idle_timeout=0.0),
         )
+        tight = dataclasses.replace(config, driver_tolerance=0, over_limit_tolerance=spare)
+        self.world.walled = Walled(tight, self.world.walled.stands)
         self.next_pid = 1
         self.alive: dict[int, str] = {}
         self.seen: State | None = None
@@ -505,10 +509,11 @@ class Following(Histories):
     @initialize(
         gpus=st.lists(st.integers(4, 24), min_size=1, max_size=3),
         burst=st.sampled_from([0.0, 0.9]),
+        spare=st.sampled_from([0, 4 * GIB]),
         reserve=st.sampled_from([Reserve.QUOTA, Reserve.ESTIMATE]),
     )
-    def begin(self, gpus: list[int], burst: float, reserve: Reserve) -> None:
-        Histories.begin(self, gpus, burst)
+    def begin(self, gpus: list[int], burst: float, spare: int, reserve: Reserve) -> None:
+        Histories.begin(self, gpus, burst, spare)
         config = dataclasses.replace(
             self.world.config, reserve=reserve, reserve_headroom_least=GIB // 2
         )

@@ -56,6 +56,7 @@ from jupyter_gpushare.policy.words.promises import ShareWhy
 from jupyter_gpushare.policy.words.recalls import MEMORY, Give, RecallPhase, Why
 from jupyter_gpushare.policy.words.turns import ShareMode, TurnPhase
 from support.examples import is_searching
+from support.policy_walls import Walled
 
 E = TypeVar("E", bound=ev.Event)
 
@@ -161,6 +162,11 @@ class World:
     #: Which commands are decided twice, to see that it is deterministic: each costs a decision.
     chance: Random = field(default_factory=lambda: Random(0))
     twice: float = field(default_factory=lambda: 1.0 if is_searching() else 0.1)
+    #: Around each environment; some of its steps are tried twice, as after a crash.
+    walled: Walled = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.walled = Walled(self.config, {})
 
     def start(self, gpus: Iterable[Gpu], default: Quota, **users: Quota) -> World:
         self.run(cmd.Start(self.at, BOOT, tuple(gpus)))
@@ -216,6 +222,7 @@ class World:
                 lease = result.state.leases[name]
                 told = lacks_gpus(result.state, lease)
                 assert told == self.lacks(result.state, lease), f"{name} lacks GPUs, or does not"
+            self.walled = self.walled.moves(before, result.state, dies=self.chance.random() < 0.1)
         self.state = self.checked = result.state
         self.history.extend(result.events)
         return result.decision

@@ -18,11 +18,13 @@ import asyncio
 import fnmatch
 import json
 import operator
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ...policy.books import shares
-from ...policy.books.state import State
+from ...policy.books.room import comes_back
+from ...policy.books.state import ReservationKey, State
+from ...policy.words.config import PolicyConfig
 from ...policy.words.model import EnvironmentName, GpuUuid
 from ...protocol import documents as doc
 from .processes import control_groups
@@ -37,29 +39,105 @@ _ROOT: Final = EnvironmentName("root")
 
 #: Whose a group is, and the GPUs that it may open: bytes protected there, and the most.
 Wall = tuple[list[EnvironmentName], dict[GpuUuid, list[int]]]
+#: Bytes of an environment on a GPU: protected, and the most.
+Limits = dict[ReservationKey, tuple[int, int]]
 
 
 class WallsDown(Exception):
     """A wall does not stand as it is to; the text says why and what to do."""
 
 
-def wanted(
-    state: State, whose: Mapping[str, Iterable[EnvironmentName]], tolerance: int
-) -> dict[str, Wall]:
-    """The wall that each group is to have. Pure.
+def limits(config: PolicyConfig, *states: State) -> Limits:
+    """Bytes of each environment on each GPU, protected and the most, for all these states. Pure.
 
-    What its environment may use on a GPU is protected, and ``tolerance`` bytes more can be had:
-    the CUDA context counts, too, and nobody plans it to the byte.
+    What is reserved is protected. Beyond it there can be what a parked task brings back, the region
+    of tasks that take turns, and head-room: the CUDA context counts, too, and nobody plans it to
+    the byte. Head-room is an equal part of what is free, without what the driver may take for
+    itself. So the most of all is never more than there is, but for the region, which each has in
+    its turn. Where two states together are more, one gave what another gets, and the last counts.
     """
-    walls: dict[str, Wall] = {}
-    for group, names in whose.items():
-        walls[group] = sorted(names), {}
-        for name, gpu in state.reservations:
+    each = [_needs(state) for state in states]
+    found: Limits = {}
+    for gpu in {gpu for one in each for _name, gpu in one}:
+        room, needs = _together(gpu, states, each)
+        if room < 0:
+            room, needs = _together(gpu, states[-1:], each[-1:])
+        for name, need in needs.items():
+            more = min(need["back"], max(0, room))
+            room -= more
+            found[name, gpu] = (need["soft"], need["own"] + need["turn"] + more)
+        spare = max(0, room - config.driver_tolerance) // max(1, len(needs))
+        for name in needs:
+            soft, most = found[name, gpu]
+            found[name, gpu] = (soft, most + min(spare, config.over_limit_tolerance))
+    return found
+
+
+def _needs(state: State) -> dict[ReservationKey, Counter[str]]:
+    """Bytes of each environment on each GPU.
+
+    Its ``own`` are the ``soft`` ones, which are reserved, and what is coming back beyond them as
+    :func:`jupyter_gpushare.policy.measure.observe.coming_back` counts it. All of that may come
+    beside what other tasks use: ``back`` more. ``turn`` is the region.
+    """
+    needs = {}
+    for (name, gpu), held in state.reservations.items():
+        books = state.gpus.get(gpu)
+        turn = 0 if held.full is None or books is None else books.shared - books.offset
+        needs[name, gpu] = Counter(soft=held.memory, own=held.memory, turn=turn)
+    for claim, gpu in state.claims:
+        lease = state.leases[claim]
+        if lease.is_resuming:
+            need, size = needs[lease.environment, gpu], comes_back(lease)
+            beyond = max(0, size - need["soft"])
+            need.update(own=beyond, back=size - beyond)
+    return needs
+
+
+def _together(
+    gpu: GpuUuid, states: Iterable[State], each: Iterable[dict[ReservationKey, Counter[str]]]
+) -> tuple[int, dict[EnvironmentName, Counter[str]]]:
+    """What is free on a GPU in all these states, and the most that each environment needs."""
+    needs: dict[EnvironmentName, Counter[str]] = {}
+    capacity = taken = 0
+    for state, one in zip(states, each, strict=True):
+        here = {name: need for (name, where), need in one.items() if where == gpu}
+        if (books := state.gpus.get(gpu)) is not None:
+            coming = sum(need["own"] - need["soft"] for need in here.values())
+            taken = max(taken, books.shared + max(0, books.unleased - coming))
+            capacity = books.gpu.memory
+        for name, need in here.items():
+            needs[name] = needs.get(name, Counter()) | need
+    return capacity - taken - sum(need["own"] for need in needs.values()), needs
+
+
+def wanted(limits: Limits, whose: Mapping[str, Iterable[EnvironmentName]]) -> dict[str, Wall]:
+    """The wall that each group is to have. Pure."""
+    walls: dict[str, Wall] = {group: (sorted(names), {}) for group, names in whose.items()}
+    for (name, gpu), sizes in limits.items():
+        for names, gpus in walls.values():
             if name in names:
-                may = shares.entitled(state, name, gpu)
-                soft, hard = walls[group][1].get(gpu, (0, 0))
-                walls[group][1][gpu] = [soft + may, hard + may + tolerance]
+                gpus[gpu] = list(map(operator.add, sizes, gpus.get(gpu, (0, 0))))
     return walls
+
+
+def lowered(stand: Mapping[str, Wall], walls: Mapping[str, Wall]) -> dict[str, Wall]:
+    """What stands, without all that these walls do not have. Pure.
+
+    It is set first: nobody gets more before all others have less.
+    """
+    return {
+        group: (
+            names,
+            {
+                gpu: list(map(min, sizes, gpus[gpu]))
+                for gpu, sizes in stand[group][1].items()
+                if gpu in gpus
+            },
+        )
+        for group, (names, gpus) in walls.items()
+        if group in stand
+    }
 
 
 def group_of(path: str, patterns: Iterable[str]) -> str | None:
@@ -75,14 +153,11 @@ def group_of(path: str, patterns: Iterable[str]) -> str | None:
 
 
 class Walls:
-    """The walls of this host, by the helper that listens at ``place``. For one asyncio loop.
+    """The walls of this host, by the helper that listens at ``place``. For one asyncio loop."""
 
-    ``tolerance`` is in bytes (:func:`wanted`).
-    """
-
-    def __init__(self, place: str, tolerance: int) -> None:
+    def __init__(self, place: str, config: PolicyConfig) -> None:
         self._place = place
-        self._tolerance = tolerance
+        self._config = config
         self._level = ""
         self._stream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._patterns: list[str] = []
@@ -91,6 +166,8 @@ class Walls:
         # Who came, with the group of the process, since the walls were looked at last.
         self._came: set[tuple[EnvironmentName, str]] = set()
         self._outside: set[EnvironmentName] = set()
+        # Groups that may be new ones of the same name, which the helper closed at their birth.
+        self._anew: set[str] = set()
         # What the walls are made of, where they are exactly as that needs.
         self._exact: tuple[object, object] | None = None
         self._again_at = 0.0
@@ -114,19 +191,19 @@ class Walls:
             self._came.add((environment, path))
             self._exact = None
 
-    async def widen(self, state: State) -> None:
-        """Open what this state needs open. Raises :class:`WallsDown`."""
-        await self._follow(state, closing=False)
+    async def widen(self, before: State, after: State) -> None:
+        """Open what each of these states needs open. Raises :class:`WallsDown`."""
+        await self._follow(before, after)
 
     async def narrow(self, state: State) -> None:
         """Have exactly what this state needs open. Raises :class:`WallsDown`."""
-        await self._follow(state, closing=True)
+        await self._follow(state)
 
-    async def _follow(self, state: State, *, closing: bool) -> None:
+    async def _follow(self, *states: State) -> None:
         if self._stream is not None and self._stream[0].at_eof():
             self.close()  # another helper may stand there now, and have no record
             self._exact = None
-        of = (state.reservations, state.gpus)
+        of = (states[-1].reservations, states[-1].gpus)
         if self._exact is not None and all(map(operator.is_, of, self._exact)):
             return
         if self._stream is None:
@@ -134,20 +211,28 @@ class Walls:
                 raise WallsDown(self.problem)
             await self._greet()
         self._place_all()
-        walls = wanted(state, self._whose, self._tolerance)
-        if not closing:
-            walls = {group: _wider(wall, self._stand.get(group)) for group, wall in walls.items()}
-        changed = {g: wall for g, wall in walls.items() if self._stand.get(g) != wall}
-        if changed:
-            told = await self._ask({"do": "set", "walls": changed})
-            failed = told["failed"]
-            for group in told["gone"]:
-                del changed[group], self._whose[group]
-                self._stand.pop(group, None)
-            self._stand |= {group: wall for group, wall in changed.items() if group not in failed}
-            if failed:
-                raise self._down("; ".join(f"{group}: {why}" for group, why in failed.items()))
-        self.problem, self._exact = None, of if closing else None
+        walls = wanted(limits(self._config, *states), self._whose)
+        await self._set(lowered(self._stand, walls))
+        await self._set(walls)
+        self.problem, self._exact = None, of if len(states) == 1 else None
+
+    async def _set(self, walls: Mapping[str, Wall]) -> None:
+        changed = {
+            group: wall
+            for group, wall in walls.items()
+            if group in self._whose and (group in self._anew or self._stand.get(group) != wall)
+        }
+        if not changed:
+            return
+        told = await self._ask({"do": "set", "walls": changed})
+        failed = told["failed"]
+        for group in told["gone"]:
+            del changed[group], self._whose[group]
+            self._stand.pop(group, None)
+        self._stand |= {group: wall for group, wall in changed.items() if group not in failed}
+        self._anew.difference_update(changed)
+        if failed:
+            raise self._down("; ".join(f"{group}: {why}" for group, why in failed.items()))
 
     async def _greet(self) -> None:
         told = await self._ask({"do": "hello"})
@@ -168,8 +253,7 @@ class Walls:
                 self._outside.add(environment)
                 continue
             self._whose.setdefault(group, set()).add(environment)
-            # The group may be a new one of the same name, which the helper closed at its birth.
-            self._stand.pop(group, None)
+            self._anew.add(group)
         self._came.clear()
 
     async def _ask(self, what: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,11 +282,3 @@ class Walls:
         if self._stream is not None:
             self._stream[1].close()
         self._stream = None
-
-
-def _wider(wall: Wall, stands: Wall | None) -> Wall:
-    """The wall without closing or lowering anything that stands."""
-    names, gpus = wall
-    for gpu, sizes in () if stands is None else stands[1].items():
-        gpus[gpu] = list(map(max, sizes, gpus.get(gpu, sizes)))
-    return names, gpus
