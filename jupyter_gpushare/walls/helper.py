@@ -364,12 +364,9 @@ class Walls:
             self._walls = {group: Wall.read(*wall) for group, wall in told["walls"].items()}
 
     def parents(self) -> list[Path]:
-        """The folders in which groups that match may be made."""
-        return [
-            parent
-            for pattern in self._patterns
-            for parent in self._top.glob(pattern.rpartition("/")[0])
-        ]
+        """The folders in which groups that match, or folders of such ones, may be made."""
+        above = {str(one) for pattern in self._patterns for one in Path(pattern).parents}
+        return [self._top, *(one for name in above - {"."} for one in self._top.glob(name))]
 
     def look(self) -> None:
         """Wall what matches and has no wall; forget the groups that are gone."""

@@ -156,6 +156,13 @@ def test_a_gpu_that_came_later_is_closed_and_the_drivers_own_files_are_open(
         assert host.opens(ANN, str(host.root / "dev" / name)) == "No such device or address"
 
 
+def test_a_folder_of_groups_may_come_later(host: WalledHost) -> None:
+    """That of the first container comes with the container's group, which is closed at once."""
+    pattern = f"{host.slice}/later.slice/user-*.slice"
+    parents = helper.Walls(helper.Host(host.root), [pattern], host.record).parents()
+    assert set(parents) == {host.top, host.top / host.slice}
+
+
 def test_a_group_that_is_gone_is_told_as_gone(host: WalledHost) -> None:
     name = f"{host.slice}/user-{BOB}.slice"
     assert host.ask(do="set", walls={name: [["bob"], {}]}) == {"failed": {}, "gone": [name]}
