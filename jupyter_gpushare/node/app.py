@@ -71,7 +71,7 @@ from ..quotas.config import NodeSize
 from ..quotas.hub import HubQuotas
 from ..traits import Duration, Finite, mistyped, word
 from .configuration import Connections, Hub, Policy, Quotas, Rhythm
-from .debugging import failpoint_from, recorder_to
+from .debugging import recorder_to
 from .host import systemd
 from .host.processes import ProcessError, sees_others
 from .host.troubles import Trouble
@@ -462,7 +462,6 @@ class NodeManagerApp(JupyterApp):
             budget_interval=rhythm.budget_interval,
             ledger_bytes=self.ledger_bytes,
             check=self.debug_checks,
-            failpoint=failpoint_from(os.environ.get("JUPYTER_GPUSHARE_FAILPOINT", "")),
             recorder=recorder_to(self.record) if self.record else None,
             is_first=is_first,
             log=self.log,

@@ -34,7 +34,6 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
@@ -110,18 +109,6 @@ _CLOCKS = "clocks"
 T = TypeVar("T")
 
 
-class Failpoint(Enum):
-    """Instants at which a test may kill the process."""
-
-    BEFORE_APPEND = "before-append"
-    AFTER_APPEND = "after-append"
-    BEFORE_REPLY = "before-reply"
-
-
-#: Called at each such instant with what was decided.
-Strike = Callable[[Failpoint, Sequence[Outcome]], None]
-
-
 @dataclass(slots=True)
 class _Pending:
     command: cmd.Command
@@ -137,8 +124,8 @@ class Manager:
     Everything runs on one asyncio loop.
 
     Intervals are in seconds. ``recorder`` gets every command as it is decided, for conformance
-    checks; ``failpoint`` is for crash tests. Without ``is_first`` there was a node manager here
-    before, so an empty ledger has lost leases. When ``crashed`` is set, ``crash`` is our bug and no
+    checks. Without ``is_first`` there was a node manager here before, so an empty ledger has lost
+    leases. When ``crashed`` is set, ``crash`` is our bug and no
     client is answered any more: end the process.
     """
 
@@ -162,7 +149,6 @@ class Manager:
         snapshot_every: int = 5000,
         ledger_bytes: int = 2**30,
         check: bool = False,
-        failpoint: Strike = lambda point, outcomes: None,
         recorder: Listener | None = None,
         is_first: bool = True,
         log: logging.Logger | None = None,
@@ -205,7 +191,6 @@ class Manager:
         self._retry_interval = retry_interval
         self._retries: dict[ProcessId, asyncio.TimerHandle] = {}
         self._check = check
-        self._failpoint = failpoint
         self._recorder = recorder
         self._is_first = is_first
         self._log = log or logging.getLogger(__name__)
@@ -380,7 +365,6 @@ class Manager:
                 state, outcomes = self._without_disk(batch, failure)
                 self._refusals.all_are_kept()  # in the backlog
         self.state = state
-        self._failpoint(Failpoint.BEFORE_REPLY, outcomes)
         told = list(zip(batch, outcomes, strict=True))
         for pending, outcome in told:
             self._answer(pending, outcome)  # somebody waits for it
@@ -422,7 +406,6 @@ class Manager:
         records = [to_record(event, wall) for event in events]
         at = max((event.at for one in outcomes for event in one.events), default=self.clock.boot())
         uses = Uses(at, wall, tuple(used.items()))
-        self._failpoint(Failpoint.BEFORE_APPEND, outcomes)
         try:
             # A loss of power ends every lease; what else is recorded has to outlive it.
             flush = not all(isinstance(event, AboutLease) for event in events)
@@ -432,7 +415,6 @@ class Manager:
             return error
         self._used.are_written(used)
         self._trouble(_WRITTEN).is_over()
-        self._failpoint(Failpoint.AFTER_APPEND, outcomes)
         self._since_snapshot += len(records)
         return None
 

@@ -189,7 +189,7 @@ class Story:
         """Start the node manager, again where it dies before it serves."""
         for count in self.counts:
             with contextlib.suppress(AssertionError):
-                self.node.start(JUPYTER_GPUSHARE_FAILPOINT=f"{self.point}:{count}")
+                self.node.start(DIES_AT=f"{self.point}:{count}")
                 return
             assert self.node.wait_dead() == -signal.SIGKILL
             self.deaths += 1

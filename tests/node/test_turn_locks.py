@@ -153,7 +153,7 @@ def test_loops_that_nobody_can_see_take_turns_and_nobody_stays_locked(now: Scene
     assert not now.anybody_locked()
 
     # The next one dies after it wrote that a task will be locked, and before it says so.
-    now.node.start(JUPYTER_GPUSHARE_FAILPOINT="after-append:1:TurnLocked")
+    now.node.start(DIES_AT="after-append:1:TurnLocked")
     assert now.node.wait_dead(WITHIN) == -signal.SIGKILL
     assert not now.anybody_locked()
     now.go_on()

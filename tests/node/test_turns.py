@@ -104,7 +104,7 @@ def test_a_node_manager_that_dies_in_a_hand_over_loses_nobodys_turn(tmp_path: Pa
     # The first turn is of one who computes when the other comes, the second one the other's.
     failpoint = "after-append:3:TurnGiven"
     with (
-        by_turns(tmp_path, PATIENT, JUPYTER_GPUSHARE_FAILPOINT=failpoint) as node,
+        by_turns(tmp_path, PATIENT, DIES_AT=failpoint) as node,
         program(node, tmp_path, "alice") as alice,
         program(node, tmp_path, "bob") as bob,
     ):

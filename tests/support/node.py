@@ -150,14 +150,17 @@ class RunningNode:
         """Start it without waiting until it serves."""
         assert self.process is None or self.process.poll() is not None, "it runs already"
         self._reap()
+        command, environ = self.command(), {**self.environ, **extra_environ}
+        if "DIES_AT" in environ:
+            command[1:3] = ["-P", str(Path(__file__).with_name("dying.py"))]
         with self.log.open("a", encoding="utf-8") as log:
             self.process = subprocess.Popen(
-                self.command(),
+                command,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 text=True,
-                env={**self.environ, **extra_environ},
+                env=environ,
                 start_new_session=True,
                 pass_fds=self.pass_fds,
             )

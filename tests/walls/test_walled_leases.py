@@ -167,7 +167,7 @@ def test_a_gpu_that_was_opened_for_a_grant_that_never_was_is_closed(
     with open_directory() as directory:
         config = f"c.NodeManagerApp.walls = {str(host.socket)!r}"
         with RunningNode(directory, config=config, shared=True) as node:
-            node.restart(JUPYTER_GPUSHARE_FAILPOINT="before-append:1:LeaseGranted")
+            node.restart(DIES_AT="before-append:1:LeaseGranted")
             with pytest.raises(ConnectionError):
                 ann.client(node.socket).request(gpus=1)
             node.wait_dead()
