@@ -1,16 +1,21 @@
 """What runs as another OS user: attackers and the honest one. Standard library only.
 
 ``python -I -S people.py SOCKET UID NAME SECONDS``; prints one JSON object when it ends. It is
-read by the starting user and becomes the other one, who may not be allowed to read it.
+read by the starting user and becomes the other one, who may not be allowed to read it. Those who
+use GPUs are in the control group ``GROUP`` of the environment; no import hook is there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import glob
 import itertools
 import json
 import os
+import select
 import selectors
+import signal
 import socket
 import sys
 import time
@@ -28,7 +33,7 @@ def line(number: int, method: str, **params: Any) -> bytes:
 
 def connect(path: str) -> socket.socket:
     wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    wire.settimeout(30.0)
+    wire.settimeout(socket.getdefaulttimeout() or 30.0)
     wire.connect(path)
     return wire
 
@@ -221,6 +226,145 @@ def hellos(path: str, seconds: float) -> dict[str, Any]:
     return {"answered": number}
 
 
+class Driver:
+    """CUDA on the GPU ``number`` of those to be seen. Raises :class:`CudaError`."""
+
+    def __init__(self, number: int) -> None:
+        self.cuda = ctypes.CDLL("libcuda.so.1")
+        self.blocks: list[tuple[ctypes.c_uint64, int]] = []
+        self.context = ctypes.c_void_p()
+        self.must(self.cuda.cuInit(0))
+        self.must(self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), number))
+
+    def must(self, code: int) -> None:
+        if code:
+            raise CudaError(code)
+
+    def take(self, size: int) -> None:
+        pointer = ctypes.c_uint64()
+        self.must(self.cuda.cuCtxSetCurrent(self.context))
+        self.must(self.cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size)))
+        self.blocks.append((pointer, size))
+
+    def free(self) -> None:
+        while self.blocks:
+            self.must(self.cuda.cuMemFree_v2(self.blocks.pop()[0]))
+
+
+class CudaError(Exception):
+    """The driver's code is its only argument."""
+
+
+NO_DEVICE, OUT_OF_MEMORY = 100, 2
+#: Bytes of a lease of theirs.
+LEASE = 4 * 2**30
+
+
+def script(path: str, name: str) -> str:
+    """Take a lease, use all of it but a little, and give it back: what became of it."""
+    client = Lines(path)
+    answer = client.call("request", request_id=name, task=TASK, gpus=1, memory=LEASE)
+    if "error" in answer:
+        return "refused"
+    os.environ["CUDA_VISIBLE_DEVICES"] = answer["result"]["gpus"][0]["uuid"]
+    driver = Driver(0)
+    for _ in range(7):  # with the context it is a sixteenth less than the lease
+        driver.take(LEASE // 8)
+    time.sleep(0.1)  # it computes
+    driver.free()
+    done = client.call("release", lease=answer["result"]["lease"])
+    return "ended" if "error" in done else "served"
+
+
+def scripts(path: str, patience: float) -> dict[str, Any]:
+    """``COUNT`` scripts, one after the other: how each ended, and for how many."""
+    told: dict[str, int] = {}
+    for number in range(int(os.environ["COUNT"])):
+        read, write = os.pipe()
+        if (pid := os.fork()) == 0:
+            how = "killed"
+            try:
+                socket.setdefaulttimeout(patience)
+                how = script(path, f"s{number}")
+            except TimeoutError:
+                how = "waited"
+            except CudaError as error:
+                how = "out of memory" if error.args[0] == OUT_OF_MEMORY else "no device"
+            finally:
+                os.write(write, how.encode())
+                os._exit(0)
+        os.close(write)
+        how = os.read(read, 99).decode() or "killed"
+        os.close(read)
+        os.waitpid(pid, 0)
+        for file in glob.glob(f"{os.environ['NVML_STUB_STATE']}.procs/{pid}.*"):
+            os.unlink(file)  # or the driver's double reads a thousand of them at each call
+        told[how] = told.get(how, 0) + 1
+    return told
+
+
+def allocate(gpus: int) -> dict[str, int]:
+    """Take all that can be had of all GPUs, free it each second, and again, until input ends."""
+    counted = {"taken": 0, "out of memory": 0, "no device": 0}
+    drivers: dict[int, Driver] = {}
+    sizes: dict[int, int] = {}
+    begun = time.monotonic()
+    while not select.select([0], [], [], 0.002)[0]:
+        for number in range(gpus):
+            try:
+                if number not in drivers:
+                    drivers[number] = Driver(number)
+                drivers[number].take(sizes.setdefault(number, 2**30))
+                sizes[number] = min(2 * sizes[number], 2**30)
+                counted["taken"] += 1
+            except CudaError as error:
+                counted["no device" if error.args[0] == NO_DEVICE else "out of memory"] += 1
+                sizes[number] = max(sizes.get(number, 0) // 2, 2**20)
+        if time.monotonic() - begun > 1:
+            for driver in drivers.values():
+                driver.free()
+            begun = time.monotonic()
+            sizes.clear()
+    return counted
+
+
+def into_own_group() -> None:
+    own = os.environ["GROUP"] + "/own"
+    os.makedirs(own, exist_ok=True)
+    with open(own + "/cgroup.procs", "w") as procs:
+        procs.write(str(os.getpid()))
+
+
+def unheard() -> None:
+    """As ``nohup`` and a daemon do it."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+
+
+def takes_all(path: str, seconds: float) -> dict[str, Any]:
+    """Processes that :func:`allocate`; with ``LEASES`` a fifth has a lease, now and then."""
+    for way in (lambda: None, into_own_group, unheard):
+        if os.fork() == 0:
+            way()
+            print(json.dumps(allocate(int(os.environ["COUNT"]))), flush=True)
+            os._exit(0)
+    if "LEASES" not in os.environ:
+        return allocate(int(os.environ["COUNT"]))
+    client, number = Lines(path), 0
+    while True:
+        number += 1
+        asked = {"request_id": f"a{number}", "task": TASK, "memory": LEASE, "wait": False}
+        client.call("request", **asked)
+        if select.select([0], [], [], seconds)[0]:
+            break
+        client.call("release", request_id=asked["request_id"])
+        if select.select([0], [], [], seconds)[0]:
+            break
+    return {"leases": number}
+
+
 LEDGER = (
     ("history", {"limit": 1000}),
     ("usage", {"since": 90 * 86400.0}),
@@ -246,15 +390,21 @@ PEOPLE: dict[str, Callable[[str, float], dict[str, Any]]] = {
     "connections": comes_and_goes,
     "hellos": hellos,
 }
+#: Those who use GPUs.
+USERS = {"scripts": scripts, "takes all": takes_all}
 
 
 def main() -> None:
     path, uid, name, seconds = sys.argv[1:]
+    if group := os.environ.get("GROUP"):
+        with open(group + "/cgroup.procs", "w") as procs:
+            procs.write(str(os.getpid()))
+        ctypes.CDLL("libcuda.so.1")
     if int(uid) != os.getuid():
         os.setgroups([])
         os.setgid(int(uid))
         os.setuid(int(uid))
-    print(json.dumps(PEOPLE[name](path, float(seconds))))
+    print(json.dumps({**PEOPLE, **USERS}[name](path, float(seconds))))
 
 
 if __name__ == "__main__":

@@ -45,11 +45,13 @@ class Seen:
     seconds: float
 
 
-def start(node: RunningNode, who: str, uid: int, seconds: float) -> subprocess.Popen[str]:
+def start(
+    node: RunningNode, who: str, uid: int, seconds: float, **environ: str
+) -> subprocess.Popen[str]:
     command = [sys.executable, "-I", "-S", people.__file__, str(node.socket), str(uid), who]
-    return subprocess.Popen(
-        [*command, str(seconds)], stdout=subprocess.PIPE, text=True, cwd="/", close_fds=True
-    )
+    command.append(str(seconds))
+    pipe, known = subprocess.PIPE, {**node.environ, **environ}
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd="/", env=known)
 
 
 def result(process: subprocess.Popen[str], within: float) -> dict[str, Any]:
