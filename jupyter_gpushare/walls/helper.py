@@ -53,8 +53,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-#: Control groups that are walled unless others are named: the sessions and services of people.
-PATTERNS: Final = ("user.slice/user-*.slice", "system.slice/jupyter-*-singleuser.service")
+#: Control groups that are walled unless others are named: the sessions and services of people, and
+#: the services that start programs for them.
+PATTERNS: Final = (
+    "user.slice/user-*.slice",
+    *(f"system.slice/{one}.service" for one in ("jupyter-*-singleuser", "atd", "cron", "crond")),
+)
 #: Users below 1000 are the host's own: root, and who draws the login screen.
 NEVER: Final = tuple(f"user.slice/user-{digits}.slice" for digits in ("?", "??", "???"))
 #: The longest line from a client, in bytes, and the most groups that are walled.
