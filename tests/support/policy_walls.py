@@ -24,6 +24,9 @@ class _Line:
     def at_eof(self) -> bool:
         return False
 
+    def close(self) -> None:
+        """The helper goes on."""
+
 
 class Walled(walls.Walls):
     """Each environment has a group. What ``stands`` lasts, whoever is killed."""

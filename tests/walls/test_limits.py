@@ -82,3 +82,19 @@ def test_while_a_grant_is_written_both_who_had_and_who_gets_have_theirs() -> Non
     world.request("cid", 3, Request(1, 6 * GIB))
     assert in_gib(limits(CONFIG, both, world.state)) == {"bob": (18, 18), "cid": (6, 6)}
     assert in_gib(limits(CONFIG, gone)) == {"bob": (18, 20)}
+
+
+def test_who_uses_more_than_its_allowance_is_counted_with_it_and_new_grants_wait() -> None:
+    """No limit goes below what is used; so nobody else may be promised that."""
+    world = shared(8, 4)
+    world.memory[(1, GPU)] = 15 * GIB
+    world.observe()
+    assert in_gib(limits(CONFIG, world.state)) == {"ann": (8, 10), "bob": (4, 6)}
+    world.request("cid", 3, Request(1, 5 * GIB))
+    assert world.phase("L3") == "held", "of 12 GiB beside her 8 she has 7"
+    assert in_gib(limits(CONFIG, world.state))["bob"] == (4, 4), "and nothing is left over"
+    world.request("dan", 4, Request(1, GIB))
+    assert world.phase("L4") == "queued"
+    world.memory[(1, GPU)] = 8 * GIB
+    world.observe()
+    assert world.phase("L4") == "held"
