@@ -33,7 +33,7 @@ ANY_OF_MINE = {Method.PIN, Method.RELEASE}
 #: What a child that joined the lease may do as well.
 CHILDS = ANY_OF_MINE | {Method.HEARTBEAT, Method.ACTIVITY, Method.PROGRESS}
 #: What it may say where turns share no memory, and what it says of memory is not believed:
-#: tests/policy/test_members_take_turns.py.
+#: tests/policy/test_inherited.py.
 TURNS = {Method.MEMORY, Method.TURN_ASK, Method.TURN_DONE}
 #: Whoever has the secret, or is an administrator: tests/node/test_access.py.
 NOT_ONES_OWN = {Method.ATTACH, Method.LEASE_REVOKE}

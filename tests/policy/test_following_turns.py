@@ -9,7 +9,6 @@ import pytest
 from support.policy_turns import Actor, FollowingTurns, TurnWorld
 from support.policy_world import GIB, gpu, is_asked_back
 
-from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import shares
 from jupyter_gpushare.policy.turns import order
 from jupyter_gpushare.policy.words.config import MIB
@@ -69,32 +68,6 @@ def trains(at: TurnWorld, seconds: int) -> None:
             at.observe()
 
 
-def test_an_estimate_is_used_on_the_first_placement_and_lifted_at_once() -> None:
-    at = world()
-    alice = comes(at, "alice", 1, 8, kept=4, step=3)
-    assert at.books("alice")[0] == 10
-    assert at.may_use(alice.lease) == pytest.approx(24 - 2.4, abs=0.3)
-    bob = comes(at, "bob", 2, 8, kept=4, step=3)
-    assert phase(at, bob) is LeasePhase.QUEUED, "what Alice is lifted by comes back first"
-    trains(at, 6)
-    assert phase(at, bob) is LeasePhase.HELD
-    assert (at.books("alice")[0], at.books("bob")[0]) == (10, 10)
-    assert not at.state.gpus[UUID].shares, "both fit; they take turns to compute"
-    trains(at, 4)
-    assert set(at.state.turns) == {alice.lease, bob.lease}
-
-
-def test_a_reservation_follows_what_is_measured_in_both_directions() -> None:
-    at = world()
-    alice = comes(at, "alice", 1, None, kept=4, step=4)
-    assert at.books("alice") == (24, 24), "nothing is known of it"
-    trains(at, 6)
-    assert at.books("alice") == (10, 24), "a peak of 8 and a quarter of it"
-    alice.temporary = 8 * GIB
-    trains(at, 6)
-    assert at.books("alice") == (15, 24)
-
-
 def squeezed(kept: int = 8, step: int = 4, memory: float = 10) -> tuple[TurnWorld, Actor, Actor]:
     """Alice needs 8 + 4 GiB, Bob named 10: they fit only as one computes at a time."""
     at = world()
@@ -106,13 +79,6 @@ def squeezed(kept: int = 8, step: int = 4, memory: float = 10) -> tuple[TurnWorl
     assert phase(at, bob) is LeasePhase.HELD, "it fits by turns when the lift is back"
     assert alice.lease in at.state.gpus[UUID].shares
     return at, alice, bob
-
-
-def test_who_fits_only_by_turns_waits_for_lifts_to_come_back_no_longer() -> None:
-    at, _alice, _bob = squeezed()
-    assert not at.state.is_lifted
-    assert shares.current(at.state, UUID)[0].persistent == 10 * GIB, "8 and a quarter"
-    core.check(at.state)
 
 
 def test_what_a_task_keeps_follows_down_when_it_was_measured_at_its_gate() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.policy_moves import ALICE, budgets, come_and_go
 from support.policy_world import World, gpu, plain_config
 
@@ -17,8 +18,7 @@ from jupyter_gpushare.policy.words.model import (
 def test_who_has_spent_the_budget_waits_and_bars_nobody() -> None:
     """The request waits with its reason, others pass it, and it goes on when the window rolls."""
     world = budgets(10.0)
-    world.spent["alice"] = 10.0
-    world.measure_budgets()
+    world.spends("alice", 10.0)
     assert world.state.budget(ALICE).level is BudgetLevel.SPENT
     waits = world.request("alice", 1)
     assert isinstance(waits, core.Wait)
@@ -36,8 +36,7 @@ def test_who_has_spent_the_budget_waits_and_bars_nobody() -> None:
     come_and_go(world, range(3, 12))  # far more than the bound of 2
     world.request("carol", 20)
     world.request("dave", 21)
-    world.spent["alice"] = 7.9
-    world.measure_budgets()
+    world.spends("alice", 7.9)
     assert world.state.budget(ALICE).level is BudgetLevel.OK
     assert world.state.queue.service_order()[0].lease == "L1"
     assert world.state.queue.first_urgent() is None, "it was in no line so far"
@@ -46,8 +45,7 @@ def test_who_has_spent_the_budget_waits_and_bars_nobody() -> None:
 def test_a_raised_budget_serves_who_waits() -> None:
     """An administrator's override counts at once, and so does taking it back."""
     world = budgets(10.0)
-    world.spent["alice"] = 11.0
-    world.measure_budgets()
+    world.spends("alice", 11.0)
     world.request("alice", 1)
     root = "root"
     world.set_quota(ALICE, Quota(1, None, gpu_hours=12.0))
@@ -59,46 +57,24 @@ def test_a_raised_budget_serves_who_waits() -> None:
     assert isinstance(world.request("alice", 2), core.Wait), "even on the GPU that is held"
 
 
-def test_a_budget_of_nothing_is_spent_from_the_start() -> None:
-    """0 GPU-hours: nothing was measured, and nothing may be held."""
-    world = budgets(0.0)
-    assert isinstance(world.request("alice", 1), core.Wait)
-
-
-def test_an_idle_gpu_of_a_spent_budget_is_taken_back() -> None:
-    """Though nobody waits and no time-out is set; what computes is left alone."""
-    world = World(plain_config(spent_idle_timeout=20.0, heartbeat_timeout=1e6)).start(
-        [gpu(0), gpu(1)], Quota(2, None, gpu_hours=5.0)
-    )
+@pytest.mark.parametrize("usual", [0.0, 1800.0])
+def test_an_idle_gpu_of_a_spent_budget_is_taken_back(usual: float) -> None:
+    """Though nobody waits and the usual time-out is long, or none; what computes is left alone."""
+    config = plain_config(idle_timeout=usual, spent_idle_timeout=20.0, heartbeat_timeout=1e6)
+    world = World(config).start([gpu(0), gpu(1)], Quota(2, None, gpu_hours=5.0))
     world.request("alice", 1)
     world.request("alice", 2)
     world.idle("L1")
-    world.tick(100)
+    world.tick(10)
+    world.spends("alice", 5.0)
+    world.tick(9)
     assert world.asked_back() == []
-    world.spent["alice"] = 5.0
-    world.measure_budgets()
-    world.tick(1)
+    world.tick(2)
     assert world.asked_back() == ["L1"]
     world.park("L1")
     world.observe()
     assert isinstance(world.resume("L1"), core.Wait)
     why = core.why_waiting(world.state, "L1", 0, world.config)
     assert why.reason is RefusalReason.BUDGET_SPENT
-    world.spent["alice"] = 1.0
-    world.measure_budgets()
+    world.spends("alice", 1.0)
     assert world.phase("L1") == "held"
-
-
-def test_a_spent_budget_shortens_the_time_out() -> None:
-    """The node's default of half an hour would keep a GPU that nobody has paid for."""
-    world = World(
-        plain_config(idle_timeout=1800.0, spent_idle_timeout=20.0, heartbeat_timeout=1e6)
-    ).start([gpu(0)], Quota(1, None, gpu_hours=5.0))
-    world.request("alice", 1)
-    world.idle("L1")
-    world.spent["alice"] = 5.0
-    world.measure_budgets()
-    world.tick(10)
-    assert world.asked_back() == []
-    world.tick(11)
-    assert world.asked_back() == ["L1"]

@@ -12,12 +12,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from support.examples import examples
-from support.policy_histories import PEOPLE, Histories
 from support.policy_world import (
     GIB,
     World,
     gpu,
-    is_asked_back,
     plain_config,
     process,
     task,
@@ -117,21 +115,6 @@ def test_who_comes_first_gets_most_and_gives_it_up_step_by_step() -> None:
     assert all_shares(world) == {"L1": 30}
 
 
-def test_nobody_is_asked_for_a_gpu_before_the_ranges_have_fallen() -> None:
-    world = node(40, idle_timeout=5.0, max_tasks_per_gpu=8)
-    world.request("alice", 1, Request(1, 10 * GIB))
-    world.request("bob", 2, asks(8, 40))
-    obey(world)
-    world.idle("L1")
-    world.at += 20.0
-    world.request("carol", 3, Request(1, 20 * GIB))
-    assert share(world.state, "L2") == 10
-    assert not any(is_asked_back(event) for event in world.history)
-    obey(world)
-    assert share(world.state, "L3") == 20
-    assert not any(is_asked_back(event) for event in world.history)
-
-
 def test_where_one_does_not_come_down_the_next_one_has_to() -> None:
     """What is not measured to be free belongs to the one that has it."""
     world = node(48, burst_return=30.0)
@@ -162,19 +145,6 @@ def test_who_cannot_change_its_limit_has_its_least() -> None:
     world.says("L1", cmd.ConfirmLimit, (), True)
     settled(world)
     assert share(world.state, "L1") == 40, "a framework that can was imported"
-
-
-def test_the_quota_is_the_bound_and_a_second_lease_shares_what_it_gives() -> None:
-    world = node(40, quota=Quota(1, 20 * GIB))
-    world.request("alice", 1, asks(8, 40))
-    assert share(world.state, "L1") == 20
-    obey(world)
-    world.request("alice", 2, asks(8, 40))
-    settled(world)
-    assert all_shares(world) == {"L1": 8, "L2": 8}, "both are in one reservation"
-    world.die(2)
-    settled(world)
-    assert all_shares(world) == {"L1": 20}
 
 
 def test_a_range_goes_before_what_the_node_lends() -> None:
@@ -327,21 +297,6 @@ class Load(RuleBasedStateMachine):
                 assert share(state, first.id) >= share(state, later.id)
 
 
-class Ranged(Histories):
-    """All that people do, with requests for a range among them."""
-
-    @rule(
-        person=st.sampled_from(PEOPLE),
-        gpus=st.integers(1, 2),
-        least=st.integers(1, 6),
-        more=st.integers(0, 20),
-    )
-    def ask_for_a_range(self, person: str, gpus: int, least: int, more: int) -> None:
-        pid, self.next_pid = self.next_pid, self.next_pid + 1
-        self.alive[pid] = person
-        self.world.request(person, pid, asks(least, least + more, gpus))
-
-
 pytestmark = pytest.mark.timeout(600)
 
 SOME = settings(
@@ -357,10 +312,6 @@ SOME = settings(
 
 def test_shares_are_monotone_and_fit_whatever_comes() -> None:
     run_state_machine_as_test(Load, settings=SOME)
-
-
-def test_ranges_among_all_that_people_do() -> None:
-    run_state_machine_as_test(Ranged, settings=SOME)
 
 
 JOBS = st.lists(

@@ -1,22 +1,45 @@
-"""A task moves where it computes sooner, or makes room if it had more than who waits."""
+"""A task moves where it computes sooner, or makes room; over a GPU's link one moves at a time."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Set
 
 import pytest
-from support.policy_moving import HOST, MOVING, PRICE, Host, Slow, asked_to_move, crowded
+from hypothesis import given, settings, strategies as st
+from support.examples import until_it_fails
+from support.policy_moving import HOST, MOVING, PRICE, Host, Slow, asked_to_move, busy_day, crowded
 from support.policy_turns import Actor
-from support.policy_world import BOOT, GIB, replayed, why_refused
+from support.policy_world import (
+    BOOT,
+    GIB,
+    World,
+    gpu,
+    plain_config,
+    replayed,
+    why_refused,
+    why_waits,
+)
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.books import demand
+from jupyter_gpushare.policy.books import demand, links
 from jupyter_gpushare.policy.recall import offers
+from jupyter_gpushare.policy.recall.offers import fewest
+from jupyter_gpushare.policy.say import texts
 from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
-from jupyter_gpushare.policy.words.model import HolderAction, Movable, Quota, RefusalReason, Rung
+from jupyter_gpushare.policy.words.model import (
+    HolderAction,
+    LeaseId,
+    LeasePhase,
+    Movable,
+    Quota,
+    RefusalReason,
+    Request,
+    Rung,
+)
 from jupyter_gpushare.policy.words.recalls import Give, Recall, RecallPhase, Why
-from jupyter_gpushare.policy.words.turns import TurnPhase
+from jupyter_gpushare.policy.words.turns import Moving, TurnPhase
 
 
 def test_who_waits_for_a_turn_moves_to_the_gpu_that_idles() -> None:
@@ -32,37 +55,18 @@ def test_who_waits_for_a_turn_moves_to_the_gpu_that_idles() -> None:
     assert demand.attained(host.world.state, alice.lease, host.world.at) >= had, "it counts on"
 
 
-def test_without_the_setting_nobody_moves() -> None:
-    host = Host(dataclasses.replace(HOST, moving=None))
+@pytest.mark.parametrize("moving", [MOVING, None])
+def test_who_cannot_be_moved_is_not_asked_nor_anybody_without_the_setting(
+    moving: Moving | None,
+) -> None:
+    host = Host(dataclasses.replace(HOST, moving=moving))
     alice, bob, _carol = crowded(host)
+    if moving:
+        host.world.acts(alice, cmd.ReportAbility, Rung.STORAGE, "its context stays")
     host.ends(bob)
     host.seconds(60)
-    assert host.told == []
-    assert host.world.state.turns[alice.lease].phase is TurnPhase.WAITS
-
-
-def test_who_cannot_be_moved_is_not_asked() -> None:
-    host = Host()
-    alice, bob, _carol = crowded(host)
-    world = host.world
-    world.acts(alice, cmd.ReportAbility, Rung.STORAGE, "its context stays")
-    host.ends(bob)
-    host.seconds(10)
     assert ("alice", Why.MOVED) not in host.told
-
-
-def test_who_has_its_turn_again_need_not_move() -> None:
-    host = Host()
-    alice, bob, carol = crowded(host)
-    host.ends(bob)
-    world = host.world
-    world.second()  # Alice is told, and has not given yet
-    recall = world.state.memory_recall(alice.lease)
-    assert recall.why is Why.MOVED
-    host.ends(carol)
-    assert world.state.memory_recall(alice.lease) is None
-    turn = world.state.turns.get(alice.lease)
-    assert turn is None or turn.phase is TurnPhase.HOLDS
+    assert moving or host.told == []
 
 
 def test_idle_memory_in_the_way_is_asked_for_first() -> None:
@@ -94,22 +98,6 @@ def test_a_request_that_waits_for_memory_gets_that_of_whom_had_most() -> None:
     assert host.world.phase(bob.lease) == "held"
     assert host.world.phase(alice.lease) == "parked"
     assert host.world.state.recall(alice.lease, Give.PROCESS) is None
-
-
-def test_it_does_not_move_back_at_once() -> None:
-    """The GPU that it left may idle the next moment."""
-    host = Host()
-    alice, bob, carol = crowded(host)
-    host.ends(bob)
-    host.seconds(2)
-    moved_at = host.world.at
-    erin = host.come("erin", 5)
-    host.seconds(1)
-    host.ends(carol)
-    if host.where(erin) != host.where(alice):
-        return
-    host.seconds(MOVING.rests * PRICE - (host.world.at - moved_at) - 5)
-    assert host.told.count(("alice", Why.MOVED)) == 1
 
 
 # -- what a task does that was asked -------------------------------------------------------
@@ -201,8 +189,6 @@ def test_the_price_follows_what_moves_really_took_within_bounds() -> None:
     assert moved(4.0) == pytest.approx(2 * PRICE)
     assert 2 * PRICE < moved(8.0) < 4 * PRICE, "the newest counts most"
     assert moved(1e8) == pytest.approx(10 * PRICE), "one task's word goes so far"
-    state = replayed(world.state)
-    assert state.pace == world.state.pace, "a ledger that was compacted knows it, too"
     assert PolicyConfig().moving is None
     assert PolicyConfig(move_seconds=0.2).moving == MOVING
 
@@ -275,3 +261,148 @@ def test_an_idle_kernel_beyond_a_lowered_quota_stays_parked() -> None:
     assert world.phase(alice.lease) == "parked", "its variables are kept"
     assert alice.lease not in world.state.queue.waiting
     assert why_refused(world.acts(alice, cmd.Resume)) is RefusalReason.ZERO_QUOTA
+
+
+def parked(gpus: int = 1, tasks: int = 3, *, each: int = 1, resident: bool = True) -> World:
+    """One task computes on each GPU, and several others were parked by the driver."""
+    config = plain_config(max_tasks_per_gpu=16, heartbeat_timeout=1e9)
+    world = World(config).start([gpu(n, 80) for n in range(gpus)], Quota(gpus, 2 * GIB))
+    for pid in range(1, tasks + 1):
+        world.request("abcdefgh"[pid - 1], pid, Request(each, 2 * GIB))
+        world.idle(f"L{pid}")
+        world.gives(f"L{pid}", Rung.DRIVER, GIB, Movable.KIND)
+        world.observe()
+    for pid in range(tasks + 1, tasks + 1 + (gpus if resident else 0)):
+        world.request(f"resident{pid}", pid, Request(1, 2 * GIB))
+    return world
+
+
+def held(world: World, *leases: str) -> list[bool]:
+    return [world.phase(lease) == "held" for lease in leases]
+
+
+def test_who_resumes_waits_until_the_link_is_free() -> None:
+    world = parked()
+    assert isinstance(world.resume("L1"), core.Grant)
+    assert why_waits(world.resume("L2")) == texts.LINK_IS_BUSY
+    assert world.why("L2", at=world.at) == texts.LINK_IS_BUSY
+    world.tick(5.0)
+    world.observe()
+    assert held(world, "L1", "L2") == [True, False]
+    world.restored("L1")
+    assert held(world, "L1", "L2") == [True, True], "at once"
+
+
+def test_where_nobody_computes_all_come_back_at_once() -> None:
+    world = parked(resident=False)
+    assert isinstance(world.resume("L1"), core.Grant)
+    assert isinstance(world.resume("L2"), core.Grant)
+
+
+def test_who_has_nothing_to_bring_back_does_not_wait() -> None:
+    world = parked()
+    world.resume("L1")
+    assert isinstance(world.request("h", 9, Request(1, GIB), wait=False), core.Grant)
+
+
+def test_several_gpus_are_not_overtaken_by_those_that_move_out() -> None:
+    """Of two links one is always busy, and it needs both at once."""
+    host = Slow()
+    alice, _carol = asked_to_move(host)
+    world = host.world
+    (bob,) = (one for one in world.actors.values() if one.who == "bob")
+    for pid, who in enumerate(("dan", "erin"), 7):
+        world.set_quota(who, Quota(2, None))
+        asked = world.request(who, pid, Request(2, 2 * GIB), wait=False)
+        assert isinstance(asked, core.Grant), "they have both GPUs; Erin computes there"
+    (dan,) = (one.id for one in world.state.leases.values() if one.environment == "dan")
+    world.idle(dan)
+    world.gives(dan, Rung.DRIVER, GIB)
+    world.observe()
+    world.acts(bob, cmd.PlanParking, GIB)
+    assert isinstance(world.resume(dan), core.Wait), "Bob's memory moves"
+    refused = host.plan(alice)
+    assert isinstance(refused, core.Refuse), "over another link, but one that Dan needs"
+    assert refused.reason is RefusalReason.RATE_LIMITED
+    world.acts(bob, cmd.Keep, "The driver cannot.")
+    assert held(world, dan) == [True], "both links are free at the same time"
+    assert isinstance(host.plan(alice), core.Refuse)
+    world.restored(dan)
+    assert isinstance(host.plan(alice), core.Done)
+
+
+OPS = st.lists(
+    st.tuples(st.sampled_from(("resume", "restored", "idle", "wait")), st.integers(1, 6)),
+    max_size=60,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(OPS, st.integers(1, 2), st.integers(1, 2))
+def test_whatever_resumes_moves_alone_and_waits_only_for_moves_before_it(
+    ops: list[tuple[str, int]], gpus: int, each: int
+) -> None:
+    moves_alone(ops, gpus, each)
+
+
+def moves_alone(ops: list[tuple[str, int]], gpus: int, each: int) -> None:
+    world = parked(gpus, 6, each=min(each, gpus))
+    for what, number in ops:
+        name = f"L{number}"
+        lease = world.state.leases[name]
+        before = world.state
+        if what == "resume":
+            world.resume(name)
+        elif what == "restored" and lease.is_resuming:
+            world.restored(name)
+        elif what == "idle" and lease.phase is LeasePhase.HELD and not lease.is_resuming:
+            world.idle(name)
+            world.gives(name, Rung.DRIVER, GIB, Movable.KIND)
+            world.observe()
+        elif what == "wait":
+            world.tick(1.0)
+        came = [
+            one
+            for one in world.state.leases.values()
+            if one.is_resuming and not before.leases[one.id].is_resuming
+        ]
+        for one in came:
+            taken = {
+                part.gpu
+                for other in links.moves(world.state, world.at)
+                if other.id != one.id
+                for part in other.allocations
+            }
+            assert not taken & {part.gpu for part in one.allocations}, "two over one link"
+    # All who wait have room: each waits for those before it, and for no others.
+    for _ in range(len(world.state.leases)):
+        coming = [one for one in world.state.leases.values() if one.is_resuming]
+        assert coming or not world.state.queue.waiting, "somebody waits, and nobody moves"
+        for one in coming:
+            world.restored(one.id)
+    assert not world.state.queue.waiting
+
+
+def test_that_two_move_at_a_time_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "shut", lambda *_rest: frozenset())
+    search = given(OPS, st.integers(1, 2), st.integers(1, 2))(until_it_fails(150)(moves_alone))
+    with pytest.raises(AssertionError):
+        search()
+
+
+def test_a_busy_day_whose_ways_back_are_long_has_some_who_wait() -> None:
+    world = busy_day(450, slow=30.0)
+    assert world.refused > 0
+
+
+A, B, C = "ABC"
+
+
+def test_those_that_are_not_needed_are_left_out_the_last_ones_first() -> None:
+    def fits(names: Set[LeaseId]) -> bool:
+        return C in names and bool(names & {A, B})
+
+    assert fewest((A, B, C), frozenset(), fits) == [A, C]
+    assert fewest((A, B, C), frozenset({B}), fits) == [C]
+    assert fewest((A, B, C), frozenset(), lambda names: C in names) == [C], "one alone is enough"
+    assert fewest((A, B), frozenset(), lambda names: C in names) == []

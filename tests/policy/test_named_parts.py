@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from support.policy_turns import CONFIG, Actor, TurnWorld
-from support.policy_world import GIB, gpu, process, replayed, why_refused
+from support.policy_turns import CONFIG, Actor, TurnWorld, turn_world
+from support.policy_world import GIB, gpu, process, why_refused
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import shares
 from jupyter_gpushare.policy.words import commands as cmd, events as ev
-from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
     GpuReading,
     Parts,
@@ -20,25 +19,8 @@ from jupyter_gpushare.policy.words.model import (
     RefusalReason,
     Request,
 )
-from jupyter_gpushare.policy.words.turns import Figures
 
 UUID = gpu(0).uuid
-
-
-def world(config: PolicyConfig = CONFIG, **users: Quota) -> TurnWorld:
-    made = TurnWorld(config)
-    made.start([gpu(0)], Quota(2, None), **users)
-    return made
-
-
-def come(
-    at: TurnWorld, who: str, pid: int, kept: int, step: int, gib: int | None, **named: Any
-) -> Actor:
-    """Somebody is granted a GPU, just measured. Sizes in GiB; ``named`` are the request's parts."""
-    at.observe()
-    request = Request(1, None if gib is None else gib * GIB)
-    parts = {name: size * GIB for name, size in named.items()}
-    return at.comes(who, pid, dataclasses.replace(request, **parts), kept, step, steps=0)
 
 
 def refused(at: TurnWorld, pid: int, gib: int) -> core.Refuse:
@@ -51,28 +33,20 @@ def refused(at: TurnWorld, pid: int, gib: int) -> core.Refuse:
 
 
 def test_a_task_that_names_its_parts_is_placed_by_them_at_once() -> None:
-    """Without them it would have the whole GPU: its quota names no size."""
-    at = world()
-    come(at, "alice", 1, 4, 8, None, persistent=4, temporary=8)
-    assert at.state.gpus[UUID].reserved == 12 * GIB
-    come(at, "bob", 2, 4, 8, None, persistent=4, temporary=8)
-    assert at.state.gpus[UUID].reserved == 24 * GIB
-
-
-def test_what_cuda_takes_is_added_and_no_quota_is_exceeded_by_it() -> None:
+    """What CUDA takes is added, and no quota is exceeded by it."""
     config = dataclasses.replace(CONFIG, turn_context=GIB)
-    at = world(config, bob=Quota(1, 12 * GIB))
-    come(at, "alice", 1, 4, 4, None, persistent=4, temporary=4)
+    at = turn_world(config, bob=Quota(1, 12 * GIB))
+    at.joins("alice", 1, 4, 4, None, persistent=4, temporary=4)
     assert at.state.gpus[UUID].reserved == 9 * GIB
-    come(at, "bob", 2, 4, 8, None, persistent=4, temporary=8)
+    at.joins("bob", 2, 4, 8, None, persistent=4, temporary=8)
     assert at.state.gpus[UUID].reserved == (9 + 12) * GIB
 
 
 def test_it_is_counted_by_the_rule_after_its_first_gate_not_before() -> None:
     """Its client has said that it stops there; until then the parts are promised as a sum."""
-    at = world()
-    alice = come(at, "alice", 1, 2, 8, None, persistent=2, temporary=8)
-    bob = come(at, "bob", 2, 2, 6, 12, persistent=2, temporary=6)
+    at = turn_world()
+    alice = at.joins("alice", 1, 2, 8, None, persistent=2, temporary=8)
+    bob = at.joins("bob", 2, 2, 6, 12, persistent=2, temporary=6)
     at.begin_step(alice)
     at.observe()
     refused(at, 3, 8)
@@ -81,7 +55,7 @@ def test_it_is_counted_by_the_rule_after_its_first_gate_not_before() -> None:
     assert at.state.leases[bob.lease].steps == 1
     refused(at, 4, 8)  # their word is not enough
     at.observe()
-    come(at, "carol", 5, 1, 1, 8)
+    at.joins("carol", 5, 1, 1, 8)
     share = at.state.gpus[UUID].shares[alice.lease]
     assert (share.persistent, share.temporary) == (2 * GIB, 8 * GIB)
     # He named 8 GiB of his 12, and no second step has shown that he needs no more.
@@ -93,7 +67,7 @@ def test_parts_of_earlier_runs_are_known_at_once_and_shrink_nothing() -> None:
     """Who names nothing has all that the quota gives, and is counted by the rule a step earlier."""
     for learned in (None, Parts(3 * GIB, 4 * GIB)):
         half = Quota(1, 12 * GIB)
-        at = world(alice=half, bob=half)
+        at = turn_world(alice=half, bob=half)
         for pid, who in enumerate(("alice", "bob"), 1):
             at.observe()
             actor = at.comes(who, pid, Request(1, learned=learned), 2, 5, steps=0)
@@ -104,25 +78,14 @@ def test_parts_of_earlier_runs_are_known_at_once_and_shrink_nothing() -> None:
             refused(at, 3, 8)
     told = at.state.claims[(actor.lease, UUID)].figures
     assert (told.persistent, told.temporary) == (3 * GIB, 5 * GIB), "never less before two steps"
-    come(at, "carol", 3, 1, 1, 8)
+    at.joins("carol", 3, 1, 1, 8)
     share = at.state.gpus[UUID].shares[actor.lease]
     assert (share.persistent, share.temporary) == (3 * GIB, 9 * GIB), "no second step yet"
 
 
-def test_one_that_names_nothing_needs_a_second_step() -> None:
-    at = world()
-    alice = come(at, "alice", 1, 2, 8, 14)
-    at.train(alice, 1)
-    at.observe()
-    refused(at, 2, 12)
-    at.train(alice, 1)
-    at.observe()
-    come(at, "bob", 3, 1, 1, 12)
-
-
 def test_later_figures_correct_what_was_named_in_both_directions() -> None:
-    at = world()
-    alice = come(at, "alice", 1, 3, 5, 14, persistent=6, temporary=2)
+    at = turn_world()
+    alice = at.joins("alice", 1, 3, 5, 14, persistent=6, temporary=2)
     at.train(alice, 1)
     told = at.state.claims[(alice.lease, UUID)].figures
     assert (told.persistent, told.temporary) == (6 * GIB, 5 * GIB), "never less before two steps"
@@ -132,8 +95,8 @@ def test_later_figures_correct_what_was_named_in_both_directions() -> None:
 
 
 def test_who_names_too_little_frees_nothing_that_it_uses() -> None:
-    at = world()
-    alice = come(at, "alice", 1, 9, 4, 14, persistent=0, temporary=1)
+    at = turn_world()
+    alice = at.joins("alice", 1, 9, 4, 14, persistent=0, temporary=1)
     at.train(alice, 1)
     assert at.memory[(1, UUID)] == 13 * GIB
     at.observe()
@@ -141,7 +104,7 @@ def test_who_names_too_little_frees_nothing_that_it_uses() -> None:
 
 
 def test_parts_that_exceed_the_memory_are_refused() -> None:
-    at = world(alice=Quota(1, 8 * GIB))
+    at = turn_world(alice=Quota(1, 8 * GIB))
     request = Request(1, 6 * GIB, persistent=4 * GIB, temporary=4 * GIB)
     decision = at.request("alice", 1, request, wait=False)
     assert isinstance(decision, core.Refuse)
@@ -151,30 +114,18 @@ def test_parts_that_exceed_the_memory_are_refused() -> None:
     assert why_refused(at.request("alice", 1, too_much, wait=False)) is RefusalReason.OVER_QUOTA
 
 
-def test_what_was_named_is_known_after_a_restart() -> None:
-    at = world()
-    alice = come(at, "alice", 1, 4, 8, None, persistent=4, temporary=8)
-    state = replayed(at.state)
-    assert state.leases[alice.lease].request.parts == (4 * GIB, 8 * GIB)
-    assert state.claims[(alice.lease, UUID)].figures == Figures(UUID, 4 * GIB, 8 * GIB, 0)
-
-
 # -- offsets -------------------------------------------------------------------------------
 
 
-def three_by_turns(config: PolicyConfig = CONFIG, **users: Quota) -> tuple[TurnWorld, list[Actor]]:
+def three_by_turns() -> tuple[TurnWorld, list[Actor]]:
     """Three tasks that keep 2 GiB each and need 8 for a step, on a GPU of 24 GiB."""
-    at = world(config, **users)
-    actors = []
+    at, actors = turn_world(), []
     for pid, who in enumerate(("alice", "bob", "carol"), 1):
-        actors.append(come(at, who, pid, 2, 8, 10))
-        for _ in range(30):
-            for actor in actors:
-                at.train(actor, 1)
-            at.second()
+        actors.append(at.joins(who, pid, 2, 8, 10))
+        at.everybody(30)
     at.observe()
     # A fourth: then the other three are counted by the rule, and the fourth needs 8 plainly.
-    actors.append(come(at, "dave", 4, 1, 1, 8))
+    actors.append(at.joins("dave", 4, 1, 1, 8))
     return at, actors
 
 
@@ -193,26 +144,19 @@ def test_the_example_of_three_trainings_in_the_docs() -> None:
     for size, third_fits in ((24, False), (32, True)):
         at = TurnWorld(CONFIG)
         at.start([gpu(0, size)], Quota(2, None))
-        actors = []
-
-        def train(at: TurnWorld = at, actors: list[Actor] = actors) -> None:
-            for _ in range(30):
-                for actor in actors:
-                    at.train(actor, 1)
-                at.second()
-            at.observe()
-
         for pid, who in enumerate(("alice", "bob"), 1):
-            actors.append(come(at, who, pid, 4, 8, 12))
-            train()
+            at.joins(who, pid, 4, 8, 12)
+            at.everybody(30)
+        at.observe()
         if not third_fits:
             refused(at, 3, 12)
             continue
-        actors.append(come(at, "carol", 3, 4, 8, 12))
+        at.joins("carol", 3, 4, 8, 12)
         books = at.state.gpus[UUID]
         assert books.reserved + books.shared == (4 + 4 + 8 + 12) * GIB + CONFIG.turn_offset
-        train()
-        come(at, "dave", 4, 1, 1, 10)  # makes it count all three by the rule
+        at.everybody(30)
+        at.observe()
+        at.joins("dave", 4, 1, 1, 10)  # makes it count all three by the rule
         books = at.state.gpus[UUID]
         together = books.reserved - 10 * GIB + books.shared
         assert together == (4 + 4 + 4 + 8) * GIB + 2 * CONFIG.turn_offset
@@ -229,12 +173,12 @@ def test_an_offset_goes_with_its_task() -> None:
 
 def test_a_quota_a_gpu_and_a_request_say_their_own_offset() -> None:
     config = dataclasses.replace(CONFIG, turn_offsets=(("pretend", 2 * GIB),))
-    at = world(config, bob=Quota(1, None, turn_offset=GIB))
+    at = turn_world(config, bob=Quota(1, None, turn_offset=GIB))
     leases = [
-        come(at, "alice", 1, 1, 2, 6).lease,
-        come(at, "bob", 2, 1, 2, 6).lease,
-        come(at, "carol", 3, 1, 2, 6, turn_offset=3).lease,
-        come(at, "dave", 4, 1, 2, 6, turn_offset=1).lease,
+        at.joins("alice", 1, 1, 2, 6).lease,
+        at.joins("bob", 2, 1, 2, 6).lease,
+        at.joins("carol", 3, 1, 2, 6, turn_offset=3).lease,
+        at.joins("dave", 4, 1, 2, 6, turn_offset=1).lease,
     ]
 
     def offsets(*names: Any) -> int:
@@ -255,15 +199,13 @@ def test_a_quota_a_gpu_and_a_request_say_their_own_offset() -> None:
 
 def test_an_offset_that_does_not_fit_bars_the_turns() -> None:
     config = dataclasses.replace(CONFIG, turn_offset=3 * GIB)
-    at = world(config)
-    alice, bob = come(at, "alice", 1, 2, 6, 12), come(at, "bob", 2, 2, 6, 12)
-    for _ in range(30):
-        at.train(alice, 1)
-        at.train(bob, 1)
-        at.second()
+    at = turn_world(config)
+    for pid, who in enumerate(("alice", "bob"), 1):
+        at.joins(who, pid, 2, 6, 12)
+    at.everybody(30)
     at.observe()
     refused(at, 3, 12)  # 2 + 2 + 6 + 3 leave 11
-    come(at, "carol", 4, 1, 1, 11)
+    at.joins("carol", 4, 1, 1, 11)
 
 
 # -- processes of one lease ----------------------------------------------------------------
@@ -271,8 +213,8 @@ def test_an_offset_that_does_not_fit_bars_the_turns() -> None:
 
 def ready() -> tuple[TurnWorld, Actor]:
     """Alice would be counted by the rule, so that bob's 12 GiB fit."""
-    at = world()
-    alice = come(at, "alice", 1, 2, 8, 14)
+    at = turn_world()
+    alice = at.joins("alice", 1, 2, 8, 14)
     at.train(alice, 3)
     at.observe()
     return at, alice
@@ -282,25 +224,18 @@ def join(at: TurnWorld, actor: Actor, pid: int) -> None:
     at.run(cmd.Attach(at.at, actor.lease, actor.who, process(pid)))
 
 
-def test_a_worker_that_never_uses_the_gpu_excludes_nobody_from_turns() -> None:
+def test_a_worker_excludes_its_lease_from_turns_where_it_uses_the_gpu() -> None:
     at, alice = ready()
     join(at, alice, 7)
     refused(at, 2, 12)  # it may use the GPU: nobody has looked since it joined
-    at.look(1.0)
-    come(at, "bob", 3, 1, 1, 12)
-    assert len(at.state.leases[alice.lease].members) == 2
-
-
-def test_a_worker_that_uses_the_gpu_excludes_its_lease() -> None:
-    at, alice = ready()
-    join(at, alice, 7)
     at.memory[(1, UUID)] -= GIB
     at.memory[(7, UUID)] = GIB
     at.look(1.0)
-    refused(at, 2, 12)
-    at.die(7)
+    refused(at, 3, 12)
+    del at.memory[(7, UUID)]
     at.look(1.0)
-    come(at, "bob", 3, 1, 1, 12)
+    at.joins("bob", 4, 1, 1, 12)
+    assert len(at.state.leases[alice.lease].members) == 2
 
 
 def test_a_measurement_that_began_before_a_worker_joined_shows_nothing_of_it() -> None:

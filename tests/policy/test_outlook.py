@@ -81,17 +81,6 @@ def test_each_who_waits_gets_another_kernels_gpu() -> None:
     assert [one and (one.lease, one.left) for one in found] == [("L1", 40.0), ("L2", 60.0), None]
 
 
-def test_what_needs_two_gpus_waits_for_the_later_one() -> None:
-    world = held_by("alice", "bob")
-    world.idle("L1")
-    world.at += 20
-    world.idle("L2")
-    world.request("carol", 3, Request(2))
-    told = of(world, "L3")
-    assert told.idle is not None
-    assert (told.idle.lease, told.idle.left) == ("L2", 60.0)
-
-
 def test_its_people_are_told_first_and_what_they_keep_is_waited_for() -> None:
     world = lazy(1, notify_before=30.0)
     world.request("alice", 1)
@@ -121,8 +110,7 @@ def test_recent_waits_tell_where_nobody_is_idle_and_shorten_what_is_told_of_who_
 def test_a_spent_budget_is_waited_for_and_no_kernel() -> None:
     world = budgets(1.0)
     world.request("bob", 1)
-    world.spent["alice"] = 1.5
-    world.measure_budgets()
+    world.spends("alice", 1.5)
     world.request("alice", 2)
     told = of(world, "L2", RECENT)
     assert told.idle is None
@@ -212,8 +200,7 @@ def test_a_newcomer_hears_of_its_quota_its_budget_and_who_is_urgent() -> None:
     assert newcomer(small, 1, "none") == (Start.OVER_QUOTA, None)
     poor = budgets(1.0)
     poor.request("zoe", 1)
-    poor.spent["zoe"] = 1.5
-    poor.measure_budgets()
+    poor.spends("zoe", 1.5)
     starts, wait = newcomer(poor, 1)
     assert starts is Start.WAITS
     assert wait is None or wait.basis is Basis.BUDGET

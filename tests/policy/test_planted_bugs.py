@@ -10,7 +10,7 @@ from policy import (
     test_gpu_hours,
     test_idle_leases,
     test_lease_stories,
-    test_named_memory,
+    test_named_down,
     test_out_of_service,
 )
 from support.examples import until_it_fails
@@ -78,7 +78,7 @@ STORIES = (
     test_gpu_hours,
     test_idle_leases,
     test_lease_stories,
-    test_named_memory,
+    test_named_down,
     test_out_of_service,
 )
 

@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings, strategies as st
 from support.examples import examples
 from support.policy_loops import KIND, Loop, Loops
 from support.policy_turns import CONFIG, Actor
-from support.policy_world import GIB, gpu, replayed, why_refused
+from support.policy_world import GIB, gpu, why_refused
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import compute, meters
@@ -40,9 +40,11 @@ BATCH = PriorityClass.BATCH
 MOST, TENTH = Quota(2, None, share=90), Quota(2, None, share=10)
 #: It does not say how far it is.
 SILENT = 10**9
+#: More than four fifths of the time.
+ALL = (0.8, 1.1)
 
 
-def crowd(allowed: int = 90, deadline: float = 70.0) -> tuple[Loops, Loop, float]:
+def crowd(allowed: int = 90) -> tuple[Loops, Loop, float]:
     """Alice's loop of 40 steps, which slows in mid-run, and two others on the GPU.
 
     Her promise begins after 10 s.
@@ -52,7 +54,7 @@ def crowd(allowed: int = 90, deadline: float = 70.0) -> tuple[Loops, Loop, float
     for who in ("bob", "carol"):
         node.come(who, 10**6, 1.0, tells=SILENT)
     node.run(10)
-    assert isinstance(node.promise(alice, deadline=deadline), core.Done)
+    assert isinstance(node.promise(alice, deadline=70.0), core.Done)
     return node, alice, node.world.at
 
 
@@ -260,56 +262,51 @@ def test_a_predicted_time_is_watched_and_claims_nothing() -> None:
     assert node.ended(alice) is PromiseState.MISSED
 
 
-def beside_batch(
-    quota: Quota, promise: dict[str, float], steps: int = 10**6, seconds: float = 1.0, **loop: Any
-) -> tuple[Loops, Loop, Loop]:
+#: Alice's quota and promise, what is known of her loop, and which part of the time it then has.
+LIMITS: dict[str, tuple[Quota, dict[str, float], dict[str, Any], tuple[float, float]]] = {
+    "about its share, where it keeps its promise with less": (
+        MOST,
+        {"rate": 0.05},
+        {"share": 10},
+        (0.09, 0.25),
+    ),
+    "no more than is predicted, where its floor is less": (
+        MOST,
+        {"deadline": 1e7},
+        {"share": 60, "predicted": 100.0},
+        (0.5, 0.7),
+    ),
+    "all that it had before, where nothing was predicted": (MOST, {"rate": 0.05}, {}, ALL),
+    "all that it had before, where it is late": (TENTH, {"rate": 1.2}, {"share": 10}, ALL),
+    # With a tenth of the time she would be late, and then on time again, to and fro.
+    "all, where it keeps its promise only so": (
+        TENTH,
+        {"deadline": 150.0},
+        {"total": 240, "seconds": 0.5, "share": 10},
+        ALL,
+    ),
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_who_has_a_promise_has_of_the_time(limit: str) -> None:
     """Alice's loop has a promise after 20 s. Bob's is batch; its time counts from then on."""
-    node = Loops(alice=quota)
-    alice = node.come("alice", steps, seconds, **loop)
-    bob = node.come("bob", 10**6, seconds, batch=True, tells=SILENT)
+    quota, promise, known, (least, most) = LIMITS[limit]
+    node, ends = Loops(alice=quota), "total" in known
+    alice = node.come("alice", **{"total": 10**6, "seconds": 1.0, **known})
+    bob = node.come("bob", 10**6, alice.seconds, batch=True, tells=SILENT)
     node.run(20)
     assert alice.had > 4 * bob.had, "people go before batch"
     assert isinstance(node.promise(alice, **promise), core.Done)
     alice.had = bob.had = 0.0
-    return node, alice, bob
-
-
-def test_who_keeps_its_promise_and_uses_more_than_its_share_yields() -> None:
-    """Alice has much time: 20 s of computing in 400 s, with a share of 10."""
-    node, alice, bob = beside_batch(MOST, {"rate": 0.05}, share=10)
-    node.run(200)
-    assert alice.had < 0.25 * (alice.had + bob.had), "about her share"
-    assert alice.had >= 0.09 * 200, "and not less"
-    assert any(
-        isinstance(event, ev.RecallMoved) and event.why is Why.BEYOND
-        for event in node.world.history
-    )
-
-
-def test_who_was_predicted_nothing_is_not_limited() -> None:
-    """Nobody knows what is more than it needs: it has its turns as before its promise."""
-    node, alice, bob = beside_batch(MOST, {"rate": 0.05})
-    assert node.shares(alice) == [10]
-    node.run(100)
-    assert node.standing(alice) is PromiseState.ON_TIME
-    assert alice.had > 4 * bob.had
-
-
-def test_who_keeps_its_promise_only_by_more_than_was_predicted_is_not_limited() -> None:
-    """With a tenth of the time she would be late, and then on time again, to and fro."""
-    node, alice, bob = beside_batch(TENTH, {"deadline": 150.0}, 240, 0.5, share=10)
-    node.run(80)
-    assert bob.had < 0.2 * 80
-    node.run(90)
-    assert node.ended(alice) is PromiseState.KEPT
-
-
-def test_a_floor_that_is_less_than_what_is_predicted_limits_nobody() -> None:
-    """A tenth of the time keeps her promise. She may use the 60 that are predicted, and no more."""
-    node, alice, bob = beside_batch(MOST, {"deadline": 1e7}, share=60, predicted=100.0)
-    assert node.shares(alice)[-1] == 10
-    node.run(300)
-    assert 0.5 < alice.had / (alice.had + bob.had) < 0.7
+    node.run(80 if ends else 200)
+    assert least < alice.had / (alice.had + bob.had) < most
+    late = "it is late" in limit
+    assert node.standing(alice) is (PromiseState.LATE if late else PromiseState.ON_TIME)
+    asked = {event.why for event in node.world.of(ev.RecallMoved)}
+    assert (Why.BEYOND in asked) is (most < 1.0)
+    node.run(90 if ends else 0)
+    assert not ends or node.ended(alice) is PromiseState.KEPT
 
 
 @pytest.mark.parametrize(("spare", "late"), [(0.0, True), (1.3, True), (1.5, False)])
@@ -330,53 +327,32 @@ def test_shortly_before_its_deadline_it_is_not_late_to_and_fro(
     assert not compute.is_late(before, name, until - 2.0)
 
 
-def test_who_is_late_is_not_limited() -> None:
-    node, alice, bob = beside_batch(TENTH, {"rate": 1.2}, share=10)
-    node.run(100)
-    assert node.standing(alice) is PromiseState.LATE
-    assert alice.had > 4 * bob.had
-
-
-def test_alone_nobody_is_limited() -> None:
-    node = Loops(alice=MOST)
-    alice = node.come("alice", 10**6, 1.0, share=10)
-    assert isinstance(node.promise(alice, rate=0.05), core.Done)
-    node.run(100)
-    assert alice.had == 100
-
-
-def test_a_wrong_prediction_is_corrected_by_what_is_measured() -> None:
-    node = Loops()
-    alice = node.come("alice", 10**6, 1.0, share=30)
+def measured(node: Loops, loop: Loop, use: float | None) -> list[int]:
+    """The shares of a loop that was seen to use so much of its GPU; ``None``: not to be on it."""
     for _ in range(3):
         node.run(6)
-        node.world.work = {(alice.actor.pid, gpu(0).uuid): 0.6}
+        node.world.work = {(loop.actor.pid, gpu(0).uuid): use or 0.0}
+        if use is None:
+            node.world.memory.clear()
         node.world.observe()
-    assert node.shares(alice) == [60]
-    assert [e.why for e in node.world.of(ev.ShareSet)] == [ShareWhy.MEASURED]
+    return node.shares(loop)
 
 
-def test_of_a_task_that_is_not_seen_on_its_gpu_nothing_is_measured() -> None:
-    """It reads its data yet, or the GPU is simulated: its prediction is not wrong for that."""
+@pytest.mark.parametrize(("use", "shares"), [(0.6, [60]), (None, [])])
+def test_a_wrong_prediction_is_corrected_by_what_is_measured(
+    use: float | None, shares: list[int]
+) -> None:
+    """Not where it is not seen: it reads its data yet, or the GPU is simulated."""
     node = Loops()
-    alice = node.come("alice", 10**6, 1.0, share=30)
-    for _ in range(4):
-        node.run(6)
-        node.world.memory.clear()
-        node.world.observe()
-    assert alice.done > 20
-    assert node.shares(alice) == []
+    assert measured(node, node.come("alice", 10**6, 1.0, share=30), use) == shares
+    assert [e.why for e in node.world.of(ev.ShareSet)] == [ShareWhy.MEASURED] * len(shares)
 
 
 def test_what_is_measured_stays_when_somebody_goes() -> None:
     """A batch task is predicted to use 30 %, and uses 10: it is not given back the rest."""
     node = Loops()
     batch = node.come("alice", 10**6, 1.0, share=30, batch=True)
-    for _ in range(3):
-        node.run(6)
-        node.world.work = {(batch.actor.pid, gpu(0).uuid): 0.1}
-        node.world.observe()
-    assert node.shares(batch) == [10]
+    assert measured(node, batch, 0.1) == [10]
     node.stop(node.come("bob", 10**6, 1.0, share=10))
     assert node.shares(batch) == [10]
 
@@ -397,20 +373,6 @@ def test_a_cell_that_ends_ends_its_promise() -> None:
     node.world.acts(alice.actor, cmd.SetActivity, Activity.IDLE)
     assert node.ended(alice) is PromiseState.ENDED, "5 of 60 steps: nobody can tell"
     assert not node.world.state.promises
-
-
-@pytest.mark.parametrize("allowed", [90, 30], ids=["on-time", "late"])
-def test_promises_are_there_after_a_restart(allowed: int) -> None:
-    node, alice, _made = crowd(allowed)
-    node.run(45)
-    before = node.world.state
-    state = replayed(before)
-    core.check(state)
-    assert dict(state.given) == dict(before.given)
-    (was,), (known,) = before.promises.values(), state.promises.values()
-    for part in ("promise", "named", "since", "total", "state", "why"):
-        assert getattr(known, part) == getattr(was, part)
-    assert compute.floors_on(state, gpu(0).uuid) == state.given[alice.actor.lease]
 
 
 def test_what_a_task_is_owed_goes_on_after_a_floor_came_between() -> None:
@@ -451,47 +413,23 @@ def test_a_promise_of_a_request_begins_once() -> None:
     assert not world.state.given
 
 
-# -- turns by what is left ----------------------------------------------------------------------
-
-
-def finish(node: Loops, *loops: Loop) -> list[float]:
-    began = node.world.at
-    while any(loop.ended_at is None for loop in loops):
-        node.run(5)
-        assert node.world.at < began + 2000
-    return [(loop.ended_at or 0.0) - began for loop in loops]
-
-
-def test_who_has_least_left_goes_first_where_that_is_known() -> None:
+@pytest.mark.parametrize("tells", [1, SILENT])
+def test_who_has_least_left_goes_first_where_that_is_known(tells: int) -> None:
     """100 s and 30 s of computing: bob's goes first. By what they had, both would alternate."""
     node = Loops()
-    alice = node.come("alice", 100, 1.0)
-    bob = node.come("bob", 30, 1.0)
-    short, long = sorted(finish(node, alice, bob))
-    assert short <= 45, "its own 30 s, and what the other had first"
-    assert long <= 140
-
-
-def test_who_says_nothing_is_served_as_before() -> None:
-    node = Loops()
-    alice = node.come("alice", 100, 1.0, tells=SILENT)
-    bob = node.come("bob", 30, 1.0, tells=SILENT)
-    ends = finish(node, alice, bob)
-    assert ends[1] > 45, "by turns"
+    began = node.world.at
+    alice, bob = (node.come(*one, 1.0, tells=tells) for one in (("alice", 100), ("bob", 30)))
+    node.run(150)
+    assert alice.ended_at is not None
+    assert bob.ended_at is not None
+    assert alice.ended_at > bob.ended_at
+    assert (bob.ended_at - began <= 45) is (tells == 1), "its own 30 s, and what she had first"
 
 
 # -- properties ------------------------------------------------------------------------------
 
 floors = st.lists(st.integers(10, 40), min_size=1, max_size=3).filter(lambda one: sum(one) <= 80)
 steps = st.sampled_from([0.5, 1.0])
-
-
-@settings(max_examples=examples(10), deadline=None, phases=(Phase.explicit, Phase.generate))
-@given(floors, steps, st.lists(st.tuples(steps, st.booleans()), min_size=1, max_size=3))
-def test_floors_hold_and_nobody_starves(
-    named: list[int], step: float, others: list[tuple[float, bool]]
-) -> None:
-    floors_hold(named, step, others)
 
 
 def floors_hold(named: list[int], step: float, others: list[tuple[float, bool]]) -> None:
@@ -524,6 +462,14 @@ def floors_hold(named: list[int], step: float, others: list[tuple[float, bool]])
             assert had >= 0.6 * share - slack, f"{had} s of {0.6 * share}"
     for loop, before in zip(crowd, begun, strict=True):
         assert loop.had > before, "somebody starved"
+
+
+@settings(max_examples=examples(10), deadline=None, phases=(Phase.explicit, Phase.generate))
+@given(floors, steps, st.lists(st.tuples(steps, st.booleans()), min_size=1, max_size=3))
+def test_floors_hold_and_nobody_starves(
+    named: list[int], step: float, others: list[tuple[float, bool]]
+) -> None:
+    floors_hold(named, step, others)
 
 
 spent_at = meters.spent_at

@@ -1,4 +1,4 @@
-"""Who waits is served in a fair order and within a bound."""
+"""Who waits is served in a fair order and within a bound, or refused when its quota says so."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ from support.policy_world import GIB, World, gpu, plain_config
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.queue import Account, Queue, Waiting
-from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.events import LeaseGranted
-from jupyter_gpushare.policy.words.model import (
-    LeasePhase,
-    PriorityClass,
-    Quota,
-    Request,
-)
+from jupyter_gpushare.policy.words.model import LeasePhase, PriorityClass, Quota, Request
 
 ALICE = "alice"
 BATCH = Request(priority_class=PriorityClass.BATCH)
@@ -78,29 +73,6 @@ def test_a_newcomer_does_not_pass_who_becomes_urgent_by_the_grants_before_it():
     _ends_unseen(world, "L2", ALICE)
     assert isinstance(world.request("carol", 5, small), core.Wait)
     assert held(world) == ["L1", "L4"], "one grant may pass bob's request, no two"
-
-
-def test_a_later_request_is_not_urgent_before_an_earlier_one_of_the_same_person():
-    """Who was ahead of the earlier one has left the line without a grant."""
-    world, most = one_gpu(plain_config(overtake_interactive=1)), Request(memory=20 * GIB)
-    world.request("alice", 1)
-    for number in range(2, 8):
-        world.request("bob", number, most)
-    world.request("carol", 8, most)
-    for number in range(2, 8):
-        world.release(f"L{number}", "bob")
-    world.request("carol", 9, most)
-    waiting = world.state.queue.waiting
-    assert waiting["L9"].urgent_at == waiting["L8"].urgent_at
-    for number in range(10, 14):  # the fewest GPU-seconds: they pass, until somebody is urgent
-        world.request(f"new-{number}", number, most)
-    order = []
-    while waiting := world.state.queue.waiting:
-        (holder,) = held(world)
-        end(world, holder)
-        world.at += 60.0
-        order += [name for name in waiting if name not in world.state.queue.waiting]
-    assert order.index("L8") < order.index("L9")
 
 
 def _ends_unseen(world, lease, who):
@@ -225,3 +197,18 @@ def test_the_queue_agrees_with_sorting(moves):
 
     assert list(queue.fair_order()) == sorted(model.values(), key=rank)
     assert len(queue.waiting) == len(model)
+
+
+def test_a_request_that_has_waited_long_enough_is_refused() -> None:
+    world = World(plain_config()).start([gpu(0)], Quota(1, max_wait=10.0))
+    world.request("alice", 1)
+    world.request("bob", 2)
+    state, at = world.state, world.state.leases["L2"].requested_at
+    for seconds, ended in ((9.0, False), (10.0, True)):
+        step = core.step(state, cmd.Tick(at + seconds, at + seconds), world.config)
+        over = [event for event in step.events if isinstance(event, ev.LeaseEnded)]
+        assert bool(over) is ended
+    assert over[0].lease == "L2", "who holds a GPU is not ended"
+    assert over[0].detail.startswith("No GPU became free within 10 seconds, and your quota lets")
+    core.check(step.state)
+    assert world.phase("L1") == "held"

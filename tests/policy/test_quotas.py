@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from jupyter_gpushare.policy.books.quotas import QuotaBook, QuotaSource
 from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.say.quotas import environment_row
 from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words.model import MONTH, WEEK, Quota
+from jupyter_gpushare.policy.words.model import MONTH, WEEK, Quota, Reserve
 from jupyter_gpushare.quota import WHOLE, Own, best
 
 ALICE, ROOT = "alice", "root"
@@ -37,24 +39,25 @@ def test_the_best_of_several_groups_is_taken_part_by_part():
     assert best([Quota(1, None), Quota(2, 5)]).memory is None
 
 
-def test_a_group_that_says_nothing_of_a_time_out_leaves_it_to_the_node():
-    def of(*idle):
-        return best([Quota(1, idle_timeout=seconds) for seconds in idle]).idle_timeout
-
-    assert of(300.0, 60.0) == 300.0
-    assert of(300.0, 0.0) == 0.0, "never is the longest"
-    assert of(300.0, None) is None
-    assert of(0.0, None) is None
-
-
-def test_a_group_that_says_nothing_of_lifted_limits_neither_allows_nor_forbids_them():
-    def of(*bursts):
-        return best([Quota(1, burst_memory=burst) for burst in bursts]).burst_memory
-
-    assert of(None, None) is None
-    assert of(None, 0.0) == 0.0
-    assert of(None, 0.0, 0.5) == 0.5
-    assert of(0.9, 40.0 * 2**30) == 40 * 2**30
+@pytest.mark.parametrize(
+    ("part", "several", "one"),
+    [
+        ("idle_timeout", (300.0, 60.0), 300.0),
+        ("idle_timeout", (300.0, 0.0), 0.0),  # never is the longest
+        ("idle_timeout", (300.0, None), None),  # who says nothing leaves it to the node
+        ("idle_timeout", (0.0, None), None),
+        ("burst_memory", (None, None), None),
+        ("burst_memory", (None, 0.0), 0.0),
+        ("burst_memory", (None, 0.0, 0.5), 0.5),
+        ("burst_memory", (0.9, 40.0 * 2**30), 40 * 2**30),
+        ("max_wait", (60.0, None), None),
+        ("max_wait", (60.0, 90.0), 90.0),
+        ("reserve", (None, Reserve.ESTIMATE, Reserve.QUOTA), Reserve.QUOTA),
+        ("reserve", (None,), None),
+    ],
+)
+def test_what_a_group_does_not_say_is_no_bound_or_left_to_others(part, several, one):
+    assert getattr(best([Quota(1, **{part: some}) for some in several]), part) == one
 
 
 STUDENTS = Quota(1, 6, gpu_hours=10.0, per=MONTH)

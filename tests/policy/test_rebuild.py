@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice, permutations
 
 import pytest
-from support.policy_world import BOOT, GIB, World, gpu, plain_config, process, replayed
+from support.policy_world import BOOT, GIB, World, gpu, plain_config, process
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State
@@ -211,19 +211,6 @@ def test_a_host_that_slept_gives_the_time_again() -> None:
     assert world.state.rebuild.until == world.at + 30.0
 
 
-@pytest.mark.parametrize("ended", [False, True])
-def test_a_snapshot_taken_meanwhile_says_all(ended: bool) -> None:
-    old = before()
-    world = forgot(old)
-    for voucher in vouchers(old):
-        present(world, voucher)
-    if ended:
-        world.release("L2", "alice")
-    state = replayed(world.state)
-    assert state.rebuild == world.state.rebuild
-    assert books(state) == books(world.state)
-
-
 ALICE = "alice"
 L1 = "L1"
 
@@ -309,14 +296,6 @@ def test_a_restored_ledger_learns_what_became_of_a_lease_since(backup_at: str, n
     assert isinstance(present(after, voucher), core.Refuse)
 
 
-def test_a_restored_ledger_keeps_what_it_knows_of_who_has_no_voucher() -> None:
-    world = World(CONFIG).start(GPUS, QUOTA)
-    world.request("alice", 1)
-    after = restored(world, world)
-    assert isinstance(after.says(L1, cmd.Attach), core.Grant)
-    assert after.phase(L1) == "held"
-
-
 def test_memory_that_a_parked_task_still_has_is_not_a_strangers() -> None:
     """It said that all is given back, and nothing was measured before the ledger was lost."""
     world = World(CONFIG).start((gpu(0),), QUOTA)
@@ -390,5 +369,3 @@ def test_nobody_is_acted_against_who_presented_a_lease_that_cannot_be_had_back()
         world.observe()
     acted = acted_against(world)
     assert acted == {process(2)}, "only who presented nothing"
-    again = replayed(world.state)
-    assert again.spared == world.state.spared

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.policy_world import GIB, World, gpu, is_asked_back, limits_of, plain_config
+from support.policy_world import GIB, World, gpu, plain_config
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.placement import GpuRoom, Granted, NoRoom, place
@@ -24,7 +24,6 @@ from jupyter_gpushare.policy.words.model import (
 )
 from jupyter_gpushare.policy.words.recalls import RecallPhase, Why
 from jupyter_gpushare.policy.words.turns import Figures
-from jupyter_gpushare.quota import best
 
 ZERO = gpu(0).uuid
 LIVE = Request(live=True)
@@ -49,10 +48,12 @@ def uses(world: World, pid: int, gib: float) -> None:
     world.look()
 
 
-def measured(gib: float, reserve: Reserve = Reserve.QUOTA, **more: Any) -> World:
+def measured(
+    gib: float, reserve: Reserve = Reserve.QUOTA, asks: Request = LIVE, **more: Any
+) -> World:
     """Alice's kernel was measured to use so much in its first cell, which has ended."""
     one = world(reserve, **more)
-    one.request("alice", 1, LIVE)
+    one.request("alice", 1, asks)
     uses(one, 1, gib)
     one.idle("L1")
     one.look()
@@ -63,26 +64,34 @@ def told(world: World) -> list[ev.LimitTold]:
     return world.of(ev.LimitTold)
 
 
-def test_a_whole_reservation_stays_as_it_is() -> None:
-    """The default; an estimate changes nothing, nor does the measurement."""
-    one = world(Reserve.WHOLE)
-    one.request("alice", 1, expects(4))
+@pytest.mark.parametrize(
+    ("reserve", "asks", "gib", "books"),
+    [
+        (Reserve.WHOLE, expects(4), 2, (24, 24)),  # the default: an estimate changes nothing
+        (Reserve.ESTIMATE, replace(expects(4), memory=20 * GIB), 2, (20, 20)),
+        (Reserve.QUOTA, Request(), 8, (24, 24)),  # nothing says that its limit can be lowered
+        (Reserve.ESTIMATE, replace(expects(4), live=False), 2, (24, 24)),
+        (Reserve.QUOTA, LIVE, 1, (2, 24)),  # the least head-room
+    ],
+)
+def test_what_is_reserved_once_a_first_cell_was_measured(
+    reserve: Reserve, asks: Request, gib: int, books: tuple[int, int]
+) -> None:
+    one = measured(gib, reserve, asks)
+    assert one.books() == books
+    assert not told(one)
+    assert asks.memory is None or one.state.leases["L1"].request.reserve is None
+
+
+def test_a_framework_whose_limit_turns_out_to_be_fixed_keeps_a_plain_reservation() -> None:
+    one = world()
+    one.request("alice", 1, replace(expects(4), live=None))
+    assert one.books()[0] == 5
+    one.says("L1", cmd.ConfirmLimit, (), False)
     uses(one, 1, 2)
     one.idle("L1")
     one.look()
     assert one.books() == (24, 24)
-    assert isinstance(one.request("bob", 2), core.Wait)
-    assert not told(one)
-
-
-def test_a_request_that_names_its_memory_is_as_ever() -> None:
-    one = world()
-    one.request("alice", 1, replace(expects(4), memory=20 * GIB))
-    uses(one, 1, 2)
-    one.idle("L1")
-    one.look()
-    assert one.books() == (20, 20)
-    assert one.state.leases["L1"].request.reserve is None
 
 
 def test_nothing_is_lowered_before_the_first_cell_ends_and_nobody_is_told_then() -> None:
@@ -101,33 +110,6 @@ def test_nothing_is_lowered_before_the_first_cell_ends_and_nobody_is_told_then()
         uses(one, 1, 12)
         assert one.books() == (15, 24), "it grows within what is reserved"
         assert not told(one)
-
-
-def test_nothing_is_lowered_of_a_task_that_has_not_said_that_its_limit_can_be() -> None:
-    one = world(Reserve.QUOTA)
-    one.request("alice", 1)
-    uses(one, 1, 8)
-    one.idle("L1")
-    one.look()
-    assert one.books() == (24, 24)
-
-
-def test_a_step_is_as_good_as_a_cell() -> None:
-    one = world(Reserve.QUOTA)
-    one.request("alice", 1, LIVE)
-    uses(one, 1, 8)
-    figures = (Figures(ZERO, 4 * GIB, 4 * GIB, 0),)
-    one.says("L1", cmd.ReportMemory, figures, 1)
-    one.look()
-    assert one.books() == (24, 24), "the first step makes the optimizer's state"
-    one.says("L1", cmd.ReportMemory, figures, 2)
-    one.look()
-    assert one.books() == (10, 24)
-
-
-def test_the_least_head_room_holds_for_small_tasks_and_steps_are_large() -> None:
-    assert measured(1).books() == (2, 24)
-    assert measured(1, quota=2).books() == (2, 2), "never more than the quota gives"
 
 
 def alone_on_it() -> World:
@@ -228,28 +210,6 @@ def test_the_more_runs_there_were_the_less_doubt_there_is() -> None:
     assert sizes == [10, 6, 5]
 
 
-def test_nobody_is_asked_for_a_doubt() -> None:
-    """Alice would like four times what she was measured to use; the others keep theirs."""
-    one = beside(reserve_doubt=0.6)
-    uses(one, 1, 4)
-    assert not one.state.is_short
-    waits(one, 100)
-    assert not asked(one)
-
-
-def test_one_framework_whose_limit_is_fixed_keeps_a_plain_reservation() -> None:
-    for live in (False, None):
-        one = world()
-        one.request("alice", 1, replace(expects(4), live=live))
-        if live is None:
-            assert one.books()[0] == 5
-            one.says("L1", cmd.ConfirmLimit, (), False)
-        uses(one, 1, 2)
-        one.idle("L1")
-        one.look()
-        assert one.books() == (24, 24)
-
-
 def test_an_estimate_is_granted_with_head_room_and_lifted_at_once() -> None:
     one = world()
     one.request("alice", 1, expects(8))
@@ -265,13 +225,6 @@ def test_an_estimate_is_granted_with_head_room_and_lifted_at_once() -> None:
     one.idle("L1")
     one.look()
     assert one.books()[0] == 10
-
-
-@pytest.mark.parametrize("asked", [LIVE, expects(15)], ids=["unknown", "cut-to-the-quota"])
-def test_the_quota_holds_where_less_is_not_known(asked: Request) -> None:
-    one = world(quota=16)
-    one.request("alice", 1, asked)
-    assert one.books() == (16, 16)
 
 
 def test_one_that_grows_beyond_its_estimate_grows_where_there_is_room() -> None:
@@ -298,7 +251,6 @@ def test_the_sum_of_an_environments_tasks_is_covered() -> None:
     assert one.books() == (14, 14)
     one.request("alice", 4, expects(8))
     assert one.books() == (16, 16), "the quota bounds them together"
-    assert one.restarted().reservations == one.state.reservations
     one.die(4)
     one.look()
     assert one.books()[0] == 14
@@ -315,31 +267,9 @@ def test_a_second_task_without_estimate_has_what_the_quota_gives() -> None:
     assert (one.may_use("L1"), one.may_use("L2")) == (16, 16)
 
 
-def test_a_parked_task_comes_back_with_what_it_was_measured_to_need() -> None:
-    one = measured(8, idle_timeout=5.0)
-    moves_out(one, 8)
-    one.request("bob", 2, Request(memory=12 * GIB))
-    one.resume("L1")
-    assert (one.phase("L1"), one.books()[0]) == ("held", 10)
-
-
-def test_what_was_measured_survives_a_restart() -> None:
-    one = measured(8)
-    again = one.restarted()
-    core.check(again)
-    was, now = one.state.leases["L1"], again.leases["L1"]
-    assert (now.allocations, now.peaks, now.full) == (was.allocations, was.peaks, was.full)
-    assert again.reservations == one.state.reservations
-    assert limits_of(again) == limits_of(one.state)
-    one.state = again
-    one.run(cmd.ConfigureQuotas(one.at, Quota(1)))
-    uses(one, 1, 2)
-    assert one.books() == (10, 24)
-
-
 def beside(most: int = 2, **more: Any) -> World:
     """Alice computes with 5 of 24 GiB, and the others' kernels are idle; nothing is lifted."""
-    one = world(idle_timeout=1800.0, burst_headroom=1.0, **more)
+    one = world(**{"idle_timeout": 1800.0, "burst_headroom": 1.0, **more})
     one.request("alice", 1, expects(4))
     sizes = {"bob": 19} if most == 1 else {"bob": 10, "carol": 9}
     for pid, (who, gib) in enumerate(sizes.items(), 2):
@@ -348,10 +278,6 @@ def beside(most: int = 2, **more: Any) -> World:
         one.at += 1.0
     one.look(0.5)
     return one
-
-
-def asked(world: World, phase: RecallPhase = RecallPhase.TOLD) -> list[str]:
-    return [event.lease for event in world.history if is_asked_back(event, phase)]
 
 
 def waits(world: World, seconds: int) -> None:
@@ -367,21 +293,21 @@ def test_who_needs_more_than_is_left_has_the_longest_idle_neighbours_memory() ->
     assert one.books() == (5, 5), "no room"
     assert one.state.reservations[("alice", ZERO)].short == int(1.25 * GIB)
     waits(one, 55)
-    assert not asked(one), "not before it was idle for a minute"
+    assert not one.asked_back(), "not before it was idle for a minute"
     waits(one, 4)
-    assert asked(one) == ["L2"], "and no more than is needed"
+    assert one.asked_back() == ["L2"], "and no more than is needed"
     recall = one.state.memory_recall("L2")
     assert recall.why is Why.GROWS
     assert recall.keep[0].memory == int(8.75 * GIB), "what is not needed may stay"
     waits(one, 5)
-    assert asked(one) == ["L2"], "its memory is on its way"
+    assert one.asked_back() == ["L2"], "its memory is on its way"
     one.gives("L2", Rung.DRIVER, 0)
     one.look()
     assert one.books() == (6.25, 6.25)
     assert one.may_use() == 6.25, "and it is told"
     assert not one.state.is_short
     waits(one, 200)
-    assert asked(one) == ["L2"]
+    assert one.asked_back() == ["L2"]
 
 
 def test_nobody_is_asked_where_that_would_not_be_enough() -> None:
@@ -394,40 +320,33 @@ def test_nobody_is_asked_where_that_would_not_be_enough() -> None:
     assert one.books() == (5, 5), "6.25 GiB are needed, and Carol computes"
     waits(one, 200)
     assert one.state.is_short
-    assert not asked(one)
+    assert not one.asked_back()
     assert not [*growing.neighbours(one.state, one.config)], "and nobody looks again for that"
 
 
-def test_nobody_is_asked_where_nobody_computes() -> None:
-    one = beside()
+def test_nobody_is_asked_where_nobody_computes_or_who_may_be_idle_for_ever() -> None:
+    one, other = beside(), beside(1, idle_timeout=0.0)
     uses(one, 1, 5)
     one.idle("L1")
     waits(one, 100)
-    assert not asked(one), "who needed more is idle now"
+    assert not one.asked_back(), "who needed more is idle now"
+    uses(other, 1, 5)
+    waits(other, 200)
+    assert not other.asked_back()
 
 
 def test_its_people_are_warned_and_may_keep_it() -> None:
     one = beside(1, notify_before=30.0)
     uses(one, 1, 5)
     waits(one, 40)
-    assert asked(one, RecallPhase.WARNED) == ["L2"]
-    assert not asked(one)
+    assert one.asked_back(RecallPhase.WARNED) == ["L2"]
+    assert not one.asked_back()
     one.run(cmd.Pin(one.at, "L2", "bob", None))
     waits(one, 100)
-    assert not asked(one), "Keep holds"
+    assert not one.asked_back(), "Keep holds"
     assert one.books() == (5, 5), "and Alice has what she had"
     waits(one, 900)
-    assert asked(one)[:1] == ["L2"], "when the time is over that they kept it for"
-
-
-def test_a_kernel_that_may_be_idle_for_ever_is_not_asked() -> None:
-    one = world(burst_headroom=1.0)
-    one.request("alice", 1, expects(4))
-    one.request("bob", 2, Request(memory=19 * GIB))
-    one.idle("L2")
-    uses(one, 1, 5)
-    waits(one, 200)
-    assert not asked(one)
+    assert one.asked_back()[:1] == ["L2"], "when the time is over that they kept it for"
 
 
 def test_what_is_lifted_comes_back_before_anybody_is_parked() -> None:
@@ -449,7 +368,7 @@ def test_what_is_lifted_comes_back_before_anybody_is_parked() -> None:
             one.answers("L1")
     assert one.may_use("L1") < had
     assert one.books("alice")[1] + one.may_use("L1") == 24, "what one gave the other has"
-    assert not asked(one)
+    assert not one.asked_back()
     for _ in range(60):
         uses(one, 2, one.may_use("L2"))
         one.tick(0.0)
@@ -457,16 +376,7 @@ def test_what_is_lifted_comes_back_before_anybody_is_parked() -> None:
             one.answers("L1")
     assert one.may_use("L1") == 4, "all that was lifted"
     assert one.books("alice")[0] == 20
-    assert asked(one)[:1] == ["L1"]
-
-
-def test_two_that_grow_at_once_do_not_get_the_same_memory() -> None:
-    one = world(burst_headroom=1.0)
-    one.request("alice", 1, expects(8))
-    one.request("bob", 2, expects(8))
-    one.memory[(1, ZERO)] = one.memory[(2, ZERO)] = 10 * GIB
-    one.look()
-    assert one.books()[1] + one.books("bob")[1] <= 24
+    assert one.asked_back()[:1] == ["L1"]
 
 
 def test_the_request_goes_before_the_quota_and_that_before_the_node() -> None:
@@ -478,9 +388,6 @@ def test_the_request_goes_before_the_quota_and_that_before_the_node() -> None:
     one.look()
     one.request("alice", 2, replace(expects(4), reserve=Reserve.WHOLE))
     assert one.books() == (24, 24)
-    several = [Quota(1), Quota(1, reserve=Reserve.ESTIMATE), Quota(1, reserve=Reserve.QUOTA)]
-    assert best(several).reserve is Reserve.QUOTA
-    assert best(several[:1]).reserve is None
 
 
 def test_placement_wants_the_smaller_of_quota_and_estimate() -> None:

@@ -37,26 +37,6 @@ def test_who_names_no_size_gets_all_that_the_screen_leaves(quota: Quota) -> None
     assert world.state.gpus[ZERO].free == 0
 
 
-def test_a_whole_gpu_is_the_same_beside_a_task_of_ones_own() -> None:
-    world = workstation()
-    world.request("alice", 1)
-    world.memory[(SCREEN, ZERO)] = 320 * MIB  # another window
-    world.observe()
-    assert isinstance(world.request("alice", 2), core.Grant)
-    world.memory[(SCREEN, ZERO)] = 16 * MIB  # it was closed
-    world.observe()
-    assert isinstance(world.request("alice", 3), core.Grant)
-
-
-def test_the_next_one_gets_what_the_screen_leaves_then() -> None:
-    world = workstation()
-    world.request("alice", 1)
-    world.uses(SCREEN, GIB)
-    world.release("L1", "alice", seen=True)
-    assert isinstance(world.request("bob", 2), core.Grant)
-    assert world.state.leases["L2"].allocations[0].memory == 23 * GIB
-
-
 def test_nothing_is_granted_on_a_gpu_of_which_the_screen_leaves_nothing() -> None:
     world = workstation(size=24 * GIB)
     assert isinstance(world.request("alice", 1), core.Wait)

@@ -1,10 +1,10 @@
-"""Who computes next: least attained service first, and a bound that nobody's order changes."""
+"""Who computes next, and about when: least attained service first, and never beyond a bound."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -13,14 +13,16 @@ from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import GIB, gpu
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.turns import levels
+from jupyter_gpushare.policy.books.demand import attained
+from jupyter_gpushare.policy.turns import expected, levels, order
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import PriorityClass, Quota, Request
+from jupyter_gpushare.policy.words.promises import Expected, Promise
 from jupyter_gpushare.policy.words.turns import TurnPhase
 
 QUANTUM = CONFIG.quantum
-BATCH = PriorityClass.BATCH
+INTERACTIVE, BATCH = PriorityClass.INTERACTIVE, PriorityClass.BATCH
 
 
 class Crowd:
@@ -31,9 +33,7 @@ class Crowd:
         self.world.start([gpu(index, 80) for index in range(gpus)], Quota(gpus, None))
         self.had: dict[int, list[bool]] = {}
 
-    def come(
-        self, who: str, pid: int, kind: PriorityClass = PriorityClass.INTERACTIVE, gpus: int = 1
-    ) -> Actor:
+    def come(self, who: str, pid: int, kind: PriorityClass = INTERACTIVE, gpus: int = 1) -> Actor:
         return self.world.comes(who, pid, Request(gpus, 8 * GIB, priority_class=kind), 2, 4)
 
     def cell_ends(self, actor: Actor) -> None:
@@ -61,20 +61,6 @@ class Crowd:
 
     def share(self, actor: Actor, last: int) -> float:
         return sum(self.had[actor.pid][-last:]) / last
-
-
-def test_a_short_cell_takes_over_at_the_next_gate_of_a_long_one() -> None:
-    crowd = Crowd()
-    bob = crowd.come("bob", 2)
-    crowd.cell_ends(bob)
-    alice = crowd.come("alice", 1)
-    crowd.seconds(5 * QUANTUM)
-    crowd.cell_begins(bob)
-    crowd.second()
-    assert crowd.computes(bob), "at the end of her step, not after a quantum"
-    crowd.cell_ends(bob)
-    crowd.second()
-    assert crowd.computes(alice)
 
 
 def test_who_had_less_than_a_quantum_is_not_asked() -> None:
@@ -110,20 +96,6 @@ def test_a_gpu_does_not_idle_for_a_task_that_needs_another_one_too() -> None:
     crowd.seconds(5)
     assert crowd.computes(carol)
     assert not crowd.computes(alice)
-
-
-def test_a_new_cell_counts_from_nothing_and_a_new_step_does_not() -> None:
-    crowd = Crowd()
-    alice, bob = crowd.come("alice", 1), crowd.come("bob", 2)
-    crowd.seconds(6 * QUANTUM)
-    had = crowd.world.state.turns[alice.lease].had
-    assert had >= QUANTUM
-    crowd.seconds(2)
-    assert crowd.world.state.turns[alice.lease].had >= had
-    crowd.cell_ends(alice)
-    crowd.cell_begins(alice)
-    assert crowd.world.state.turns[alice.lease].had == 0.0
-    assert crowd.world.state.turns[bob.lease].had >= QUANTUM
 
 
 def test_interruptions_get_rarer() -> None:
@@ -230,7 +202,7 @@ def test_a_task_that_always_has_one_step_left_is_believed_once(at_first: int) ->
 
 @st.composite
 def crowds(draw: st.DrawFn) -> list[tuple[str, PriorityClass]]:
-    kinds = st.sampled_from([PriorityClass.INTERACTIVE, BATCH])
+    kinds = st.sampled_from([INTERACTIVE, BATCH])
     people = st.sampled_from("abc")
     return draw(st.lists(st.tuples(people, kinds), min_size=2, max_size=5))
 
@@ -260,7 +232,7 @@ def test_a_quantum_in_each_ten_for_everybody_under_overload(
         least = min(end - begin for begin, end in zip(sums, sums[window:], strict=False))
         assert least >= QUANTUM - 1, f"{actor} starves"
     kinds = [kind for _who, kind in people]
-    if BATCH in kinds[1:] and PriorityClass.INTERACTIVE in kinds:
+    if BATCH in kinds[1:] and INTERACTIVE in kinds:
         batch = [actor for actor, kind in zip(actors, kinds, strict=True) if kind is BATCH]
         had = sum(crowd.share(actor, seconds) for actor in batch) * seconds
         assert had >= 0.05 * seconds - QUANTUM, "the last turn may just be about to come"
@@ -277,7 +249,7 @@ def pin(crowd: Crowd, actor: Actor, seconds: float) -> core.Decision:
 def newcomer(
     config: PolicyConfig,
     seconds: float,
-    kind: PriorityClass = PriorityClass.INTERACTIVE,
+    kind: PriorityClass = INTERACTIVE,
     own: float | None = None,
 ) -> tuple[Crowd, Actor, Actor]:
     """Alice computed for long and is pinned; bob's cell begins just after that.
@@ -296,7 +268,7 @@ def newcomer(
     return crowd, alice, bob
 
 
-@pytest.mark.parametrize("kind", [PriorityClass.INTERACTIVE, BATCH])
+@pytest.mark.parametrize("kind", [INTERACTIVE, BATCH])
 @pytest.mark.parametrize(
     ("limit", "own", "seconds", "kept"),
     [
@@ -339,19 +311,6 @@ def test_a_pin_that_ends_gives_the_turn_up() -> None:
     assert crowd.computes(bob)
 
 
-def test_a_pin_is_for_one_turn() -> None:
-    """Longer than what is allowed for a turn: in the next one nothing is left of it."""
-    crowd, alice, bob = newcomer(PINS, 1e4)
-    crowd.seconds(LIMIT + 2)
-    assert crowd.computes(bob)
-    crowd.cell_ends(bob)
-    crowd.seconds(2)
-    assert crowd.computes(alice)
-    crowd.cell_begins(bob)
-    crowd.second()
-    assert crowd.computes(bob), "as without a pin"
-
-
 def test_a_request_is_told_that_the_task_that_computes_is_pinned() -> None:
     crowd, alice, _bob = newcomer(PINS, 600.0)
     assert crowd.computes(alice)
@@ -370,3 +329,155 @@ def test_levels_double(one: float, other: float, quantum: float) -> None:
     lvl = levels.level(high, quantum)
     assert high >= levels.reaches(lvl, quantum) * (1 - 1e-9)
     assert high < levels.reaches(lvl + 1, quantum) * (1 + 1e-9)
+
+
+# -- about how long a task waits for its turn ------------------------------------------------------
+
+SHORT = (1.5, 2.0, 2.5)
+Cells = Mapping[str, Sequence[float]]
+
+
+class Room(Crowd):
+    """Its people's tasks are known by their names, and begin idle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actors: dict[str, Actor] = {}
+
+    def begins(self, who: str, seconds: float, kind: PriorityClass = INTERACTIVE) -> None:
+        """A cell of theirs, and so much time; at first they are new, and idle."""
+        if who not in self.actors:
+            self.actors[who] = self.come(who, len(self.actors) + 1, kind)
+            self.cell_ends(self.actors[who])
+        self.cell_begins(self.actors[who])
+        self.seconds(seconds)
+
+    def holder(self) -> str:
+        """Who has the turn."""
+        (name,) = (
+            name
+            for name, actor in self.actors.items()
+            if self.world.turn_of(actor) is TurnPhase.HOLDS
+        )
+        return name
+
+    def so_far(self) -> float:
+        """Seconds of Bob's turn."""
+        return self.world.at - self.world.state.turns[self.actors["bob"].lease].since
+
+    def left(self, who: str, cells: Cells) -> float | None:
+        """Seconds that ``who`` waits yet, about."""
+        known = {self.actors[name].lease: some for name, some in cells.items()}
+        at, lease = self.world, self.actors[who].lease
+        return expected.seconds_left(
+            at.state, at.config, lease, at.at, lambda one: known.get(one, ())
+        )
+
+
+@pytest.fixture
+def room() -> Room:
+    """Alice has trained for six quanta when bob's cell takes the turn."""
+    made = Room()
+    made.begins("alice", 0)
+    made.begins("bob", 0)
+    made.cell_ends(made.actors["bob"])
+    made.seconds(6 * QUANTUM)
+    assert made.holder() == "alice"
+    made.begins("bob", 1)
+    assert made.holder() == "bob"
+    return made
+
+
+def test_a_short_cell_is_expected_to_end_as_its_last_cells_did(room: Room) -> None:
+    so_far = room.so_far()
+    assert room.left("alice", {"bob": SHORT}) == pytest.approx(2.0 - so_far)
+    long = [*SHORT, 20.0, 30.0, 40.0]
+    assert room.left("alice", {"bob": long}) == pytest.approx(11.25 - so_far)
+    room.seconds(2)
+    assert room.left("alice", {"bob": long}) == pytest.approx(30.0 - so_far - 2)
+    # It may end at once, or have twice what she had.
+    assert room.left("alice", {}) is None
+    assert room.left("alice", {"bob": SHORT[:2]}) is None, "two cells are no rule"
+    room.seconds(2)
+    assert room.left("alice", {"bob": SHORT}) is None, "it is longer than all of them"
+
+
+def test_who_had_as_much_as_it_may_still_have_is_expected_to_go_on(room: Room) -> None:
+    """Two long trainings: when the order changes them is known."""
+    room.seconds(70)
+    left = room.left("alice", {})
+    assert left is not None
+    assert left > 0
+    room.seconds(left - 1)
+    assert room.holder() == "bob"
+    room.seconds(3)
+    assert room.holder() == "alice"
+
+
+def test_who_is_asked_already_ends_its_step(room: Room) -> None:
+    room.begins("bob", 0)
+    room.begins("carol", 0)
+    room.cell_ends(room.actors["carol"])
+    room.begins("alice", 2 * QUANTUM)
+    room.begins("bob", 0)
+    room.begins("carol", 0)
+    room.world.second()
+    at, carol = room.world, room.actors["carol"].lease
+    assert order.place(at.state, at.config, carol, at.at) == 1
+    assert room.left("carol", {}) == 0.0
+
+
+def test_those_ahead_count_too(room: Room) -> None:
+    room.begins("carol", 1)
+    both = {"bob": [4.0] * 3, "carol": [3.0] * 3}
+    assert room.left("carol", both) == pytest.approx(4.0 - room.so_far())
+    assert room.left("alice", both) == pytest.approx(4.0 - room.so_far() + 3.0)
+    assert room.left("alice", {"bob": both["bob"]}) is None
+
+
+def test_batch_waits_for_interactive_cells_and_not_the_other_way() -> None:
+    room = Room()
+    room.begins("alice", 3, BATCH)
+    room.begins("bob", 2)
+    assert room.holder() == "bob"
+    assert room.left("alice", {}) is None, "an interactive cell yields to no batch task"
+    assert room.left("alice", {"bob": [9.0] * 3}) == pytest.approx(9.0 - room.so_far())
+
+
+def promised(room: Room, who: str, share: int) -> None:
+    """Somebody's loop, of 100 s of computing, has a floor of so many hundredths from now on."""
+    actor = room.actors[who]
+    room.world.acts(actor, cmd.Foresee, (Expected(gpu(0).name, share, GIB, 100.0),))
+    done = room.world.acts(actor, cmd.MakePromise, Promise(deadline=1e4 / share))
+    assert isinstance(done, core.Done), done
+    assert room.world.state.given[actor.lease] == share
+
+
+def test_a_floor_brings_its_task_its_turn_when_it_owes_it_a_piece(room: Room) -> None:
+    """A sixth of its minute: 5 s of 30, for which it waits 10 s."""
+    long = {"bob": [7200.0] * 3}
+    assert (room.left("alice", long) or 0) > 30.0
+    promised(room, "alice", 50)
+    assert room.left("alice", long) == pytest.approx(10.0)
+    room.seconds(8)
+    assert room.holder() == "bob"
+    room.seconds(4)
+    assert room.holder() == "alice"
+
+
+def test_floors_of_those_behind_make_the_others_wait_longer() -> None:
+    """Carol's had more than Alice's. With a half of the time hers doubles what Alice waits."""
+    room, cells = Room(), {"bob": [40.0] * 3}
+    for who, seconds in (("carol", 9 * QUANTUM), ("alice", 6 * QUANTUM), ("bob", 1)):
+        room.begins(who, seconds)
+    assert room.holder() == "bob"
+    before = room.left("alice", cells)
+    assert before == pytest.approx(39.0, abs=1.0)
+    promised(room, "carol", 50)
+    assert room.left("alice", cells) == pytest.approx(2 * before)
+    room.seconds(2 * before - 8)
+    assert room.holder() != "alice"
+    bob = room.actors["bob"].lease
+    assert room.world.state.turns[bob].phase is not TurnPhase.REST
+    had = attained(room.world.state, bob, room.world.at)
+    assert had == pytest.approx(before - 4, abs=6.0), "he had about a half of it"

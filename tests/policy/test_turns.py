@@ -14,6 +14,7 @@ from support.policy_turns import (
     NobodyStarves,
     TakingTurns,
     TurnWorld,
+    turn_world,
 )
 from support.policy_world import GIB, gpu, plain_config
 
@@ -21,25 +22,11 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import shares
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
-from jupyter_gpushare.policy.words.model import Bytes, Gpu, LeaseId, Quota, Request
+from jupyter_gpushare.policy.words.model import Bytes, Gpu, LeaseId, Request
 from jupyter_gpushare.policy.words.recalls import Give, RecallPhase
 from jupyter_gpushare.policy.words.turns import Figures, Share, ShareMode
 
 UUID = gpu(0).uuid
-
-
-def world(gpus: int = 1, config: PolicyConfig = CONFIG) -> TurnWorld:
-    made = TurnWorld(config)
-    made.start([gpu(index) for index in range(gpus)], Quota(2, None))
-    return made
-
-
-def come(
-    at: TurnWorld, who: str, pid: int, kept: int = 2, step: int = 8, gib: int = 14, gpus: int = 1
-) -> Actor:
-    """Somebody is granted ``gib`` on each of ``gpus`` GPUs, just measured. Sizes in GiB."""
-    at.observe()
-    return at.comes(who, pid, Request(gpus, gib * GIB), kept, step, steps=0)
 
 
 def phase(at: TurnWorld, actor: Actor) -> str | None:
@@ -49,20 +36,15 @@ def phase(at: TurnWorld, actor: Actor) -> str | None:
 
 def two_by_turns(config: PolicyConfig = CONFIG) -> tuple[TurnWorld, Actor, Actor]:
     """Two tasks on one GPU of 24 GiB whose reservations are 28 GiB; alice has the turn."""
-    at = world(config=config)
-    alice = come(at, "alice", 1)
+    at = turn_world(config)
+    alice = at.joins("alice", 1)
     at.train(alice, 3)
     assert phase(at, alice) is None
-    bob = come(at, "bob", 2, step=6, gib=12)
+    bob = at.joins("bob", 2, step=6, gib=12)
     at.train(bob, 3)
-    for _ in range(40):
-        for actor in (alice, bob):
-            at.train(actor, 1)
-        at.second()
+    at.everybody(40)
     while phase(at, alice) != "holds":
-        at.train(alice, 1)
-        at.train(bob, 1)
-        at.second()
+        at.everybody()
     return at, alice, bob
 
 
@@ -74,7 +56,7 @@ def test_a_third_fits_when_two_take_turns() -> None:
     at.observe()
     too_much = at.request("dave", 4, Request(1, 12 * GIB), wait=False)
     assert isinstance(too_much, core.Refuse), "2 + 2 + 8 + the offset leave less than 12"
-    carol = come(at, "carol", 3, gib=8)
+    carol = at.joins("carol", 3, gib=8)
     books = at.state.gpus[UUID]
     assert books.reserved + books.shared <= books.gpu.memory
     assert books.shared == 8 * GIB + CONFIG.turn_offset, "before bob's part; carol's is her own"
@@ -92,15 +74,15 @@ def test_a_third_fits_when_two_take_turns() -> None:
 
 
 def test_a_newcomer_is_unknown_and_placed_plainly() -> None:
-    at = world()
-    alice = come(at, "alice", 1)
+    at = turn_world()
+    alice = at.joins("alice", 1)
     at.train(alice, 1)  # the first step makes the optimizer's state
     refused = at.request("bob", 2, Request(1, 12 * GIB), wait=False)
     assert isinstance(refused, core.Refuse)
     at.train(alice, 1)
     unmeasured = at.request("bob", 2, Request(1, 12 * GIB), wait=False)
     assert isinstance(unmeasured, core.Refuse), "its word alone is not enough"
-    come(at, "bob", 2, gib=12)
+    at.joins("bob", 2, gib=12)
 
 
 def test_who_overruns_is_told_of_and_bars_nobody() -> None:
@@ -121,7 +103,7 @@ def test_patience_ends_with_a_lower_limit() -> None:
     """A task that waited long enough computes with the memory that is left, and hears how much."""
     config = dataclasses.replace(CONFIG, turn_patience=10.0, heartbeat_timeout=15.0)
     at, alice, bob = two_by_turns(config)
-    come(at, "carol", 3, gib=8)
+    at.joins("carol", 3, gib=8)
     at.train(alice, 1)
     at.begin_step(alice)
     alice.stopped = True
@@ -137,32 +119,12 @@ def test_patience_ends_with_a_lower_limit() -> None:
 
 def test_what_a_task_tells_is_cut_to_what_can_be() -> None:
     """To its own GPUs, each once, and to their size."""
-    at = world(2)
-    alice = come(at, "alice", 1)
+    at = turn_world(gpus=2)
+    alice = at.joins("alice", 1)
     (own,) = at.uuids(alice)
     other = next(uuid for uuid in at.state.gpus if uuid != own)
     told = [Figures(uuid, kept * GIB, GIB, GIB) for uuid, kept in ((own, 90), (own, 1), (other, 1))]
     assert [*shares.bounded(at.state, alice.lease, told)] == [Figures(own, 24 * GIB, 0, 0)]
-
-
-def test_an_idle_task_has_no_turn_until_it_asks() -> None:
-    at, alice, bob = two_by_turns()
-    at.train(bob, 1)
-    at.cell_ends(alice)
-    assert phase(at, alice) == "rest"
-    assert phase(at, bob) == "holds"
-    for _ in range(60):
-        at.train(bob, 1)
-        at.second()
-    assert phase(at, bob) == "holds", "nobody asks, so nobody is asked"
-    alice.in_step = False
-    at.begin_step(alice)
-    assert phase(at, alice) == "waits"
-
-
-def why(at: TurnWorld, lease: str) -> str:
-    ahead = [item.lease for item in at.state.queue.service_order()].index(lease)
-    return core.why_waiting(at.state, lease, ahead, at.config, at.at).message
 
 
 def asks(at: TurnWorld) -> int:
@@ -173,27 +135,38 @@ def asks(at: TurnWorld) -> int:
     )
 
 
-def full_cache() -> tuple[TurnWorld, Actor, LeaseId]:
-    """Alice alone needs 2 + 4 GiB, and has 20 of 24; bob waits for 12."""
-    at = world()
-    alice = come(at, "alice", 1, kept=2, step=4, gib=20)
+def cached() -> tuple[TurnWorld, Actor]:
+    """Alice alone needs 2 + 4 GiB, and has 20 of 24."""
+    at = turn_world()
+    alice = at.joins("alice", 1, kept=2, step=4, gib=20)
     alice.cache = 14 * GIB
     at.train(alice, 3)
     at.observe()
     assert at.memory[(1, UUID)] == 20 * GIB
-    at.begin_step(alice)
-    decision = at.request("bob", 2, Request(1, 12 * GIB))
+    return at, alice
+
+
+def waits(at: TurnWorld, gib: int = 12) -> LeaseId:
+    decision = at.request("bob", 2, Request(1, gib * GIB))
     assert isinstance(decision, core.Wait)
-    at.actors[decision.lease] = Actor(2, "bob", decision.lease, GIB, GIB, gated=True)
+    return decision.lease
+
+
+def full_cache() -> tuple[TurnWorld, Actor, LeaseId]:
+    """She is in a step, and bob waits."""
+    at, alice = cached()
+    at.begin_step(alice)
+    bob = waits(at)
+    at.actors[bob] = Actor(2, "bob", bob, GIB, GIB, gated=True)
     at.second()
-    return at, alice, decision.lease
+    return at, alice, bob
 
 
 def test_a_lone_tasks_cache_is_given_back_for_a_newcomer() -> None:
     """At the end of its step, and only when that is measured."""
     at, alice, bob = full_cache()
     assert asks(at) == 1
-    assert "was asked to empty its cache at the end of its training step" in why(at, bob)
+    assert "was asked to empty its cache at the end of its training step" in at.why(bob, at=at.at)
     at.observe()
     assert at.phase(bob) == "queued", "the step goes on"
     at.end_step(alice)
@@ -208,17 +181,12 @@ def test_a_lone_tasks_cache_is_given_back_for_a_newcomer() -> None:
 
 
 def test_nobody_is_asked_for_a_cache_that_would_not_help() -> None:
-    at = world()
-    alice = come(at, "alice", 1, kept=2, step=4, gib=20)
-    alice.cache = 14 * GIB
-    at.train(alice, 3)
-    at.observe()
-    too_much = at.request("bob", 2, Request(1, 20 * GIB))
-    assert isinstance(too_much, core.Wait)
+    at, _alice = cached()
+    too_much = waits(at, 20)
     for _ in range(10):
         at.second()
     assert not asks(at)
-    assert "cache" not in why(at, too_much.lease)
+    assert "cache" not in at.why(too_much, at=at.at)
 
 
 def test_who_comes_to_no_end_of_a_step_is_asked_seldom_and_said() -> None:
@@ -228,12 +196,12 @@ def test_who_comes_to_no_end_of_a_step_is_asked_seldom_and_said() -> None:
         if second % 2:
             at.observe()
     assert asks(at) == 4, "after 0, 60, 180 and 420 seconds"
-    assert "has not reached the end of a training step since" in why(at, bob) or (
-        "at the end of its training step" in why(at, bob)
+    assert "has not reached the end of a training step since" in at.why(bob, at=at.at) or (
+        "at the end of its training step" in at.why(bob, at=at.at)
     )
     for _ in range(60):
         at.second()
-    assert "a training step since. The node manager cannot force it." in why(at, bob)
+    assert "a training step since. The node manager cannot force it." in at.why(bob, at=at.at)
     assert at.state.is_gated(alice.lease), "it has not overrun: it had no turn"
     at.end_step(alice)
     at.look(0.1)
@@ -257,8 +225,8 @@ def test_who_uses_more_than_it_says_goes_on_and_is_asked_seldom() -> None:
         assert not alice.waiting or second % 2 == 0, "held for one measurement, not longer"
     assert told == at.state.claims[(alice.lease, UUID)].figures.persistent
     assert asks(at) == 4
-    assert "still uses" in why(at, bob)
-    assert "It is asked again in about" in why(at, bob)
+    assert "still uses" in at.why(bob, at=at.at)
+    assert "It is asked again in about" in at.why(bob, at=at.at)
 
 
 def test_where_nothing_can_be_measured_nobody_is_held_for_long() -> None:
@@ -273,17 +241,12 @@ def test_where_nothing_can_be_measured_nobody_is_held_for_long() -> None:
 
 def test_an_idle_task_empties_its_cache_at_once() -> None:
     """It comes to no end of a step."""
-    at = world()
-    alice = come(at, "alice", 1, kept=2, step=4, gib=20)
-    alice.cache = 14 * GIB
-    at.train(alice, 3)
-    at.observe()
+    at, alice = cached()
     at.cell_ends(alice)
-    bob = at.request("bob", 2, Request(1, 12 * GIB))
-    assert isinstance(bob, core.Wait)
+    bob = waits(at)
     at.second()
     at.observe()
-    assert at.phase(bob.lease) == "held"
+    assert at.phase(bob) == "held"
     at.second()
     assert not alice.closed or phase(at, alice) is not None
 

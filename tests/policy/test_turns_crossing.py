@@ -6,7 +6,6 @@ import dataclasses
 from collections import deque
 from dataclasses import dataclass, field
 
-import pytest
 from hypothesis import given, settings, strategies as st
 from support.examples import examples
 from support.policy_turns import CONFIG, Actor
@@ -236,12 +235,3 @@ def test_a_word_that_no_turn_is_wanted_ends_no_newer_turn() -> None:
     assert wires.holder() is holder
     wires.run(cmd.EndTurn(at, *who, number))
     assert wires.holder() is not holder
-
-
-@pytest.mark.parametrize("number", [0, 1, None])
-def test_who_waits_gives_its_place_up_whatever_it_has_heard(number: int | None) -> None:
-    wires = Wires()
-    waiting = next(task for task in wires.order if task is not wires.holder())
-    assert wires.turn_of(waiting) == ("waits", False)
-    wires.run(cmd.EndTurn(wires.world.at, *wires.who(waiting.actor), number))
-    assert wires.turn_of(waiting) == ("rest", False)

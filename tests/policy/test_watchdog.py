@@ -117,16 +117,6 @@ def test_who_is_over_on_several_gpus_is_asked_once() -> None:
     assert len(parks(world)) == 1
 
 
-def test_who_goes_back_in_time_hears_no_more() -> None:
-    """And begins anew the next time."""
-    world = over()
-    assert watch(world, 5) == [(2, "warned")]
-    world.memory[(1, ZERO)] = 8 * GIB
-    assert watch(world, 60) == []
-    world.memory[(1, ZERO)] = 12 * GIB
-    assert watch(world, 15) == [(2, "warned"), (11, "trim")]
-
-
 def test_the_last_resort_is_what_the_administrator_chose() -> None:
     """After all other stages, however short the grace for squatters is."""
     world = over(audit_action=HolderAction.KILL, over_limit_last=60.0)

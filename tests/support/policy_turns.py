@@ -37,7 +37,7 @@ from jupyter_gpushare.policy.words.model import (
 from jupyter_gpushare.policy.words.promises import Expected, Promise
 from jupyter_gpushare.policy.words.recalls import Give, RecallPhase
 from jupyter_gpushare.policy.words.turns import Figures, ShareMode, TurnPhase
-from support.policy_world import BOOT, GIB, World, gpu, lasting, plain_config, process, replayed
+from support.policy_world import BOOT, GIB, World, gpu, plain_config, process, replayed
 
 FOR_EVER = 1e12
 PINNED = 25.0  # seconds for which a pin may keep a turn
@@ -152,6 +152,25 @@ class TurnWorld(World):
             self.train(actor, steps)
             self.observe()
         return actor
+
+    def joins(
+        self,
+        who: str,
+        pid: int,
+        kept: int = 2,
+        step: int = 8,
+        gib: int | None = 14,
+        gpus: int = 1,
+        **named: int,
+    ) -> Actor:
+        """Somebody is granted so much of GPUs, just measured; ``named`` are the request's parts.
+
+        Sizes in GiB.
+        """
+        self.observe()
+        parts = {name: size * GIB for name, size in named.items()}
+        request = Request(gpus, None if gib is None else gib * GIB, **parts)
+        return self.comes(who, pid, request, kept, step, steps=0)
 
     def cell_ends(self, actor: Actor) -> None:
         actor.idle, actor.waiting = True, False
@@ -281,6 +300,13 @@ class TurnWorld(World):
                     self.acts(actor, cmd.Heartbeat)
                 if actor.limited and not actor.in_step and self.holds(actor):
                     self.answer(actor)
+
+
+def turn_world(config: PolicyConfig = CONFIG, gpus: int = 1, **users: Quota) -> TurnWorld:
+    """GPUs of 24 GiB; a person may have two."""
+    made = TurnWorld(config)
+    made.start([gpu(index) for index in range(gpus)], Quota(2, None), **users)
+    return made
 
 
 class TakingTurns(RuleBasedStateMachine):
@@ -499,24 +525,7 @@ class TakingTurns(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         before = self.world.state
-        state = replayed(before)
-        core.check(state)
-        assert {uuid: books.shares for uuid, books in state.gpus.items()} == {
-            uuid: books.shares for uuid, books in before.gpus.items()
-        }
-        assert lasting(state) == lasting(before)
-        assert state.takers == before.takers
-        assert state.given == before.given
-        kept = {n: (one.promise, one.named, one.state) for n, one in before.promises.items()}
-        assert {n: (one.promise, one.named, one.state) for n, one in state.promises.items()} == kept
-        computing = {n: t.gpus for n, t in before.turns.items() if t.phase is TurnPhase.HOLDS}
-        assert {n: t.gpus for n, t in state.turns.items()} == computing
-        self.world.state = dataclasses.replace(
-            state,
-            quotas=dataclasses.replace(
-                before.quotas, overrides=state.quotas.overrides, groups_of=state.quotas.groups_of
-            ),
-        )
+        self.world.state = dataclasses.replace(replayed(before), quotas=before.quotas)
         gpus = tuple(books.gpu for books in before.gpus.values())
         self.world.run(cmd.Start(self.world.at, BOOT, gpus))
         for actor in list(self.world.actors.values()):

@@ -6,10 +6,9 @@ test can compare what the policy promised with what was really there.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeVar
 
@@ -22,8 +21,6 @@ from jupyter_gpushare.policy.books.state import (
     ClaimKey,
     Lease,
     Limit,
-    Reservation,
-    ReservationKey,
     State,
 )
 from jupyter_gpushare.policy.measure.stillness import watched
@@ -87,11 +84,6 @@ def is_asked(state: State, name: str) -> bool:
     return recall is not None and recall.phase is RecallPhase.TOLD
 
 
-def lasting(state: State) -> dict[ReservationKey, Reservation]:
-    """All reservations, without what is measured again after a restart."""
-    return {key: dataclasses.replace(held, short=0) for key, held in state.reservations.items()}
-
-
 def kept(state: State, name: str) -> str | None:
     """What a task said that kept its memory."""
     recall = state.memory_recall(name)
@@ -114,12 +106,58 @@ def limits_of(state: State) -> dict[ClaimKey, Limit]:
     return {key: limit for key, limit in found.items() if limit}
 
 
+def durable(state: State) -> dict[str, Any]:
+    """All that no restart of the node manager may forget, part by part."""
+    leases = state.leases.items()
+    held = {name for name, lease in leases if lease.phase is LeasePhase.HELD}
+    waiting = state.queue.waiting.values()
+    return {
+        "tasks": {n: (x.environment, x.task, x.order, x.inherited_at) for n, x in leases},
+        "places": {n: (x.phase, x.allocations, x.parked) for n, x in leases},
+        "members": {n: (x.members, x.workers - {x.task.process}) for n, x in leases},
+        "requests": {n: _rounded(x.request) for n, x in leases},
+        "peaks": {n: x.peaks for n, x in leases if n in held and x.request.follows and x.full},
+        "reservations": {k: replace(x, short=0) for k, x in state.reservations.items()},
+        "limits": {k: (x.memory, x.began) for k, x in limits_of(state).items() if k[0] in held},
+        "line": {item.lease: (item.priority_class, item.order) for item in waiting},
+        "bounds": {
+            item.lease: item.urgent_at if item.left is None else state.queue.grants + item.left
+            for item in waiting
+        },
+        "grants": state.queue.grants,
+        "shares": {uuid: (books.shares, books.problem) for uuid, books in state.gpus.items()},
+        "turns": {n: x.gpus for n, x in state.turns.items() if x.phase is TurnPhase.HOLDS},
+        "locks": {n: x.lock for n, x in state.turns.items() if x.phase is TurnPhase.HOLDS},
+        "takers": state.takers,
+        "given": state.given,
+        "promises": {
+            n: (x.promise, x.named, x.since, x.total, x.state, x.why)
+            for n, x in state.promises.items()
+        },
+        "service": (state.out, state.drained),
+        "rebuild": (state.rebuild, state.spared),
+        "pace": state.pace,
+        "pool": state.quotas.pool,
+        "loans": {who: (one.loan, one.until) for who, one in state.quotas.lent.items()},
+        "quotas": (state.quotas.overrides, state.quotas.groups_of),
+    }
+
+
+def _rounded(request: Request) -> Request:
+    lasts = None if request.lasts is None else round(request.lasts, 3)
+    return replace(request, lasts=lasts)
+
+
 def replayed(state: State) -> State:
-    """The state that a ledger's snapshot gives again."""
+    """The state that a ledger's snapshot gives again, which knows all that it must."""
     again = State()
     for event in core.summarise(state):
         assert event.DURABLE, "a snapshot must survive the ledger"
         again = core.evolve(again, event)
+    core.check(again)
+    known, before = durable(again), durable(state)
+    for what, part in before.items():
+        assert known[what] == part, f"a restart forgets {what}"
     return again
 
 
@@ -136,6 +174,10 @@ class World:
     state: State = field(default_factory=State)
     #: The last state that was looked at: the same one need not be looked at again.
     checked: State | None = None
+    #: How many there were, and the kinds of events. A restart is tried from the first states, after
+    #: the first event of a kind, and later from some.
+    states: int = 0
+    kinds: set[type[ev.Event]] = field(default_factory=set)
     at: float = 100.0
     history: list[ev.Event] = field(default_factory=list)
     memory: dict[tuple[int, GpuUuid], int] = field(default_factory=dict)
@@ -177,17 +219,17 @@ class World:
     def run(self, command: cmd.Command) -> core.Decision:
         before = self.state
         result = core.step(before, command, self.config)
-        replayed = before
+        after = before
         for event in result.events:
-            self.before_event(replayed, event)
+            self.before_event(after, event)
             if is_asked_back(event):
-                self.idle_long_enough(replayed, event)
+                self.idle_long_enough(after, event)
             if isinstance(event, ev.ClaimMoved) and event.phase is ClaimPhase.GONE:
-                holder = (replayed.leases[event.lease].task.process.pid, event.gpu)
+                holder = (after.leases[event.lease].task.process.pid, event.gpu)
                 if holder not in self.memory:
                     self.entitled.pop(holder, None)
             if isinstance(event, ev.ResumeQueued):
-                self.may_pass[event.lease] = self.bound(replayed, event, event.priority_class)
+                self.may_pass[event.lease] = self.bound(after, event, event.priority_class)
             if isinstance(event, ev.ActivityChanged):
                 self.idle_since.pop(event.lease, None)
                 if event.activity is Activity.IDLE:
@@ -196,28 +238,33 @@ class World:
                 self.idle_since.pop(event.lease, None)
             if isinstance(event, ev.LeaseQueued):
                 kind = event.request.priority_class
-                self.may_pass[event.lease] = self.bound(replayed, event, kind)
+                self.may_pass[event.lease] = self.bound(after, event, kind)
             if isinstance(event, ev.LeaseGranted):
-                self.fair_to_the_urgent(replayed, event)
-                self.within_budget(replayed, event)
-            earlier, replayed = replayed, core.evolve(replayed, event)
+                self.fair_to_the_urgent(after, event)
+                self.within_budget(after, event)
+            earlier, after = after, core.evolve(after, event)
             if isinstance(event, ev.LeaseGranted):
-                self.within_capacity(earlier, replayed, event)
-                self.covers_what_was_named(replayed, event)
-                self.really_free(earlier, replayed, event)
+                self.within_capacity(earlier, after, event)
+                self.covers_what_was_named(after, event)
+                self.really_free(earlier, after, event)
             if isinstance(event, ev.ReservationResized):
-                self.lifts_nobody_elses(earlier, replayed, event)
+                self.lifts_nobody_elses(earlier, after, event)
             if isinstance(event, ev.LimitTold):
-                self.reserved_before_it_is_told(replayed, event)
+                self.reserved_before_it_is_told(after, event)
             if isinstance(event, ev.ReservationFollowed):
-                self.follows_fairly(earlier, replayed, event)
+                self.follows_fairly(earlier, after, event)
         if before.rebuild is None and self.config.place_by_share:
             self.within_compute(result)
-        assert replayed == result.state, "events and state disagree"
+        assert after == result.state, "events and state disagree"
         if self.chance.random() < self.twice:
             assert core.step(before, command, self.config) == result, "not deterministic"
         if result.state is not self.checked:  # most commands change nothing
             core.check(result.state)
+            self.states += 1
+            news = {type(event) for event in result.events} - self.kinds
+            self.kinds |= news
+            if news or self.states < 50 or self.chance.random() < 0.01:
+                replayed(result.state)
             for name in result.state.queue.waiting:
                 lease = result.state.leases[name]
                 told = lacks_gpus(result.state, lease)
@@ -600,7 +647,7 @@ class World:
 
         def emptied(rooms: tuple[GpuRoom, ...], works: bool) -> tuple[GpuRoom, ...]:
             return tuple(
-                dataclasses.replace(
+                replace(
                     room,
                     free=room.memory - (room.reservation or 0),
                     tasks=0,
@@ -625,6 +672,11 @@ class World:
                     break
             placed.append(found)
         return isinstance(placed[0], NoRoom) and isinstance(placed[1], Granted)
+
+    def spends(self, who: str, hours: float) -> None:
+        """So many GPU-hours of theirs are in the window."""
+        self.spent[who] = hours
+        self.measure_budgets()
 
     def measure_budgets(self) -> None:
         """The shell reads the ledger."""
@@ -707,8 +759,10 @@ class World:
             self.observe()
 
     def uses(self, pid: int, size: int, *, index: int = 0) -> None:
-        """A process is measured with so many bytes on a GPU."""
+        """A process is measured with so many bytes on a GPU; 0: it is not there any more."""
         self.memory[(pid, gpu(index).uuid)] = size
+        if not size:
+            del self.memory[(pid, gpu(index).uuid)]
         self.observe()
 
     def readings(self) -> tuple[GpuReading, ...]:
