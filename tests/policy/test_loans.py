@@ -319,6 +319,15 @@ def test_what_is_lent_does_not_outlive_a_boot(world: Lent) -> None:
     assert not booted.quotas.lent
 
 
+def test_a_restart_forgets_no_grant_that_came_before_a_request_without_a_loan(world: Lent) -> None:
+    """Else it would be overtaken by as many more, once it has a loan."""
+    world.lend(alice=1)
+    world.request("alice", 1)
+    world.die(1, seen=True)
+    world.request("bob", 2)
+    assert replayed(world.state).queue.waiting == world.state.queue.waiting
+
+
 def test_a_voucher_covers_what_is_held_beyond_a_lower_loan(world: Lent) -> None:
     world.lend(alice=1)
     world.request("alice", 1)

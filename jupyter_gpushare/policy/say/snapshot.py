@@ -39,8 +39,10 @@ def _summary(state: State) -> Iterator[ev.Event]:
         yield ev.GpuFound(at, gpu.gpu)
     yield from state.quotas.told(at)
     yield from _pool(state)
-    for lease in sorted(state.leases.values(), key=lambda lease: lease.order):
-        yield from _lease(state, lease)
+    leases = sorted(state.leases.values(), key=lambda lease: lease.order)
+    for lease in leases:
+        if lease.phase is not LeasePhase.QUEUED:
+            yield from _lease(state, lease)
     accounts = tuple(
         (name, None if account.charge == -math.inf else account.charge, account.gpus, account.since)
         for name, account in sorted(state.accounts.items())
@@ -60,11 +62,14 @@ def _summary(state: State) -> Iterator[ev.Event]:
         bursts,
         state.pace,
     )
+    # After the number of grants is known: what is held up counts from it.
+    for lease in leases:
+        if lease.phase is LeasePhase.QUEUED:
+            yield from _lease(state, lease)
     yield from _followed(state)
     yield from _lifts(state)
     yield from _sharing(state)
     yield from _promises(state)
-    # After the number of grants is known: what is held up counts from it.
     for gpu in sorted(state.gpus.values(), key=lambda books: books.gpu.order):
         if gpu.problem is not None:
             yield ev.GpuProblemChanged(at, gpu.gpu.uuid, gpu.problem)
