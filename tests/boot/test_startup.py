@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from jupyter_gpushare import _boot
 
 ROOT = Path(__file__).parents[2]
@@ -54,44 +52,6 @@ print(json.dumps([type(sys.meta_path[0]).__module__, ours]))
         finder, ours = json.loads(run(code, *options).stdout)
         assert finder == "jupyter_gpushare._boot"
         assert ours == OURS_AT_START
-
-
-def test_the_off_switch() -> None:
-    code = "import sys; print([type(finder).__module__ for finder in sys.meta_path])"
-    assert "gpushare" not in run(code, JUPYTER_GPUSHARE="off").stdout
-
-
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_children_have_the_hook(tmp_path: Path, start: str) -> None:
-    (tmp_path / "caffe.py").write_text("")
-    script = tmp_path / "script.py"
-    script.write_text(
-        """
-import multiprocessing, sys, types
-
-def child(queue):
-    import jupyter_gpushare.client
-    acquire = types.ModuleType("jupyter_gpushare.client.acquire")
-    heard = []
-    acquire.before_framework = heard.append
-    acquire.after_framework = lambda name, module: heard.append(module.__name__)
-    jupyter_gpushare.client.acquire = sys.modules[acquire.__name__] = acquire
-    import caffe
-    queue.put(heard)
-
-if __name__ == "__main__":
-    context = multiprocessing.get_context(sys.argv[1])
-    queue = context.SimpleQueue()
-    process = context.Process(target=child, args=(queue,))
-    process.start()
-    print(queue.get())
-    process.join()
-"""
-    )
-    done = subprocess.run(
-        [sys.executable, str(script), start], capture_output=True, text=True, timeout=60
-    )
-    assert done.stdout.strip() == "['caffe', 'caffe']", done.stderr
 
 
 def test_the_second_stage_stays_out_of_the_servers_world(tmp_path: Path) -> None:

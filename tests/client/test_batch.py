@@ -39,15 +39,12 @@ from jupyter_gpushare.protocol.messages import Method, Notice
         (Origin(kernel=True), "interactive"),
         (Origin(kernel=True, nohup=True), "interactive"),  # the server was started so
         (Origin(kernel=True, runner="papermill"), "batch"),
-        (Origin(foreground=True), "interactive"),
-        (Origin(foreground=True, nohup=True), "batch"),
-        (Origin(of_kernel=True), "interactive"),
-        (Origin(of_kernel=True, nohup=True), "batch"),
         (Origin(of_kernel=True, runner="papermill"), "batch"),
         (Origin(), "batch"),
     ],
 )
 def test_the_class_of_an_origin(origin: Origin, expected: str) -> None:
+    """Those of programs are told below, from real ones."""
     assert class_of(origin) == expected
 
 

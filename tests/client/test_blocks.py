@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from support.node import NodeClient, Puppet, RunningNode, token_file, until
+from support.node import NodeClient, Puppet, RunningNode, until
 
 import jupyter_gpushare.client
 from jupyter_gpushare.client import acquire
@@ -27,10 +27,8 @@ GIB = 2**30
 
 @pytest.fixture(scope="module")
 def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    config = "c.Policy.max_tasks_per_gpu = 1\n"
-    folder = tmp_path_factory.mktemp("node")
-    known = [token_file(folder, "me", "they", admin="they")]
-    with RunningNode(folder, simulate="2x24GiB", config=config, arguments=known) as running:
+    config, people = "c.Policy.max_tasks_per_gpu = 1\n", ("me", "they", "root")
+    with RunningNode(tmp_path_factory.mktemp("node"), config=config, people=people) as running:
         yield running
 
 
@@ -41,8 +39,7 @@ def broker(shared_node: RunningNode, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setattr(acquire._process, "_broker", made)
     yield made
     made.close()
-    with shared_node.client("they") as admin:
-        until(lambda: not admin.call(Method.STATUS)["leases"], "all is given back")
+    until(lambda: not shared_node.status()["leases"], "all is given back")
 
 
 def mine(broker: Broker) -> int:

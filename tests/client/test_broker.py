@@ -128,13 +128,6 @@ FRAME = ModuleType("frame")
 # -- a lease -----------------------------------------------------------------------------
 
 
-def test_the_gpus_may_be_named_by_number(world: World) -> None:
-    world.environ["JUPYTER_GPUSHARE_VISIBLE_DEVICES"] = "indices"
-    world.broker().request(Ask(2))
-    assert world.environ[VISIBLE] == "0,1"
-    assert world.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-
-
 def test_request_and_release(world: World, node: RunningNode) -> None:
     broker = world.broker()
     grant = broker.request(Ask(2, 4 * GIB, "batch"))
@@ -174,8 +167,10 @@ def test_the_parts_of_its_memory_are_named_and_reserved_as_a_sum(
 def test_all_of_the_quota_is_still_that_after_it_was_parked(
     world: World, node: RunningNode
 ) -> None:
-    broker = world.broker()
+    broker = world.broker(JUPYTER_GPUSHARE_VISIBLE_DEVICES="indices")
     first = broker.request(Ask("quota"))
+    assert world.environ[VISIBLE] == "0,1", "named by number, as was asked"
+    assert world.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     broker.park()
     broker.resume()
     assert broker.request(Ask("quota")).lease == first.lease

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from support.kernel import Kernel, shows
-from support.node import RunningNode, token_file, until
+from support.node import RunningNode, until
 from support.program import program
 from support.scripted_node import Visitor
 from support.scripted_process import process
@@ -102,14 +102,15 @@ collect_env.py
 """
 
 
-@pytest.mark.parametrize("line", PROGRAMS[1:].splitlines())
-def test_programs(line: str) -> None:
-    assert caller_of(Facts(words=shlex.split(line))) is Caller.PROGRAM
-
-
-@pytest.mark.parametrize("line", LOOKERS.split("\n")[1:-1])
-def test_what_only_looks(line: str) -> None:
-    assert caller_of(Facts(words=shlex.split(line))) is Caller.LOOKER
+@pytest.mark.parametrize(
+    ("line", "caller"),
+    [
+        *((line, Caller.PROGRAM) for line in PROGRAMS[1:].splitlines()),
+        *((line, Caller.LOOKER) for line in LOOKERS[1:].splitlines()),
+    ],
+)
+def test_programs_and_what_only_looks(line: str, caller: Caller) -> None:
+    assert caller_of(Facts(words=shlex.split(line))) is caller
 
 
 @pytest.mark.parametrize(
@@ -302,17 +303,11 @@ LEASE = "import os; print(os.environ.get('JUPYTER_GPUSHARE_LEASE'))"
 def full(tmp_path: Path) -> Iterator[tuple[RunningNode, Callable[[], object]]]:
     """A node whose GPU is somebody else's, and what gives that back."""
     config = "c.Policy.heartbeat_timeout = 600.0\n"
-    arguments = [token_file(tmp_path, "mine", "theirs", admin="theirs")]
-    running = RunningNode(tmp_path, simulate="1x24GiB", config=config, arguments=arguments)
+    people = ("mine", "theirs", "root")
+    running = RunningNode(tmp_path, simulate="1x24GiB", config=config, people=people)
     with running as node, node.client("theirs") as other:
         lease = other.request(gpus=1)["lease"]
         yield node, lambda: other.call(Method.RELEASE, lease=lease)
-
-
-def queue(node: RunningNode) -> list[Any]:
-    with node.client("theirs") as client:
-        waiting: list[Any] = client.call(Method.STATUS)["queue"]
-    return waiting
 
 
 def test_who_only_looks_in_a_kernel_waits_for_nothing(
@@ -338,10 +333,10 @@ def test_who_only_looks_in_a_kernel_waits_for_nothing(
             f"import sys; print({{'caffe', 'cupy', 'mxnet'}} <= {{*sys.modules}}); {LEASE}"
         )
         assert shown.stream() == "True\nNone\n"
-        assert queue(node) == []
+        assert node.status()["queue"] == []
 
         cell = kernel.start(f"import cupy; {LEASE}")
-        until(lambda: queue(node), "a cell that uses it waits")
+        until(lambda: node.status()["queue"], "a cell that uses it waits")
         shows(kernel, cell, "Waiting")
         give_back()
         kernel.finish(cell)

@@ -10,6 +10,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -353,25 +354,19 @@ def who(): return sorted(name for name, one in alive.items() if one() is not Non
 OOM = "step(torch.cuda.OutOfMemoryError('CUDA out of memory.'))"
 
 
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    folder = tmp_path_factory.mktemp("node")
+def test_a_notebook_goes_on_after_an_out_of_memory_error(tmp_path: Path) -> None:
     with (
-        RunningNode(folder, simulate="1x24GiB") as node,
-        Kernel(tmp_path_factory.mktemp("home"), node.socket) as running,
+        RunningNode(tmp_path, simulate="1x24GiB") as node,
+        Kernel(tmp_path, node.socket) as kernel,
     ):
-        running.ok(SETUP)
-        yield running
-
-
-def test_a_notebook_goes_on_after_an_out_of_memory_error(kernel: Kernel) -> None:
-    assert "comes back when the next cell begins" in str(kernel.run(OOM).error())
-    assert kernel.run("%gpushare status", silent=False).done
-    debugged = kernel.run("%tb")  # as `%debug`, for which there is no keyboard here
-    assert "OutOfMemoryError" in str(debugged.error())
-    told = kernel.ok("print(who())")
-    assert told.stream() == "[]\n"
-    assert "32 MiB of GPU memory came back that only the last error kept." in told.plain()
-    assert "Still in use: `model` 4 MiB." in told.plain()
-    assert kernel.ok("print(who())").plain() == "", "it is said once"
-    assert kernel.run("%tb").stream("stderr") == "No traceback available to show.\n"
+        kernel.ok(SETUP)
+        assert "comes back when the next cell begins" in str(kernel.run(OOM).error())
+        assert kernel.run("%gpushare status", silent=False).done
+        debugged = kernel.run("%tb")  # as `%debug`, for which there is no keyboard here
+        assert "OutOfMemoryError" in str(debugged.error())
+        told = kernel.ok("print(who())")
+        assert told.stream() == "[]\n"
+        assert "32 MiB of GPU memory came back that only the last error kept." in told.plain()
+        assert "Still in use: `model` 4 MiB." in told.plain()
+        assert kernel.ok("print(who())").plain() == "", "it is said once"
+        assert kernel.run("%tb").stream("stderr") == "No traceback available to show.\n"

@@ -123,6 +123,42 @@ def test_alice_keeps_her_variables_and_gets_a_gpu_again(node: RunningNode, tmp_p
         until(lambda: state_of(root, "alice") is None, "the editor was closed")
 
 
+# -- the node manager is away for a moment ---------------------------------------------------
+
+ANSWER = 3.0  # seconds in which it must answer; it is away for longer
+
+
+def test_what_asks_meanwhile_waits_and_says_so(tmp_path: Path) -> None:
+    """A parked kernel's next cell, and the request of a kernel that has nothing yet."""
+    config = "c.Policy.heartbeat_interval = 0.2\n"
+    more = {"ANSWER_TIMEOUT": str(ANSWER), "OUTAGE_TIMEOUT": "120"}
+    environ = {f"JUPYTER_GPUSHARE_{name}": value for name, value in more.items()}
+    gpus = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES', '')[:4])"
+    with (
+        RunningNode(tmp_path, config=config) as node,
+        Kernel(tmp_path, node.socket, **environ) as parked,
+        Kernel(tmp_path, node.socket, **environ) as new,
+    ):
+        parked.ok("%gpushare request\n%gpushare park")
+        new.ok("%gpushare status")
+        (before,) = node.status()["leases"]
+        node.kill9()
+        begun = time.monotonic()
+        cells = [(parked, parked.start(gpus)), (new, new.start(f"%gpushare request\n{gpus}"))]
+        for running, cell in cells:
+            shows(running, cell, "may be restarting")
+        while time.monotonic() - begun < 2 * ANSWER:
+            for running, cell in cells:
+                running.pump()
+                assert not cell.done, cell
+        node.start()
+        for running, cell in cells:
+            assert running.finish(cell).stream() == "GPU-\n", cell
+        leases = node.status()["leases"]
+        assert len(leases) == 2
+        assert before["id"] in [one["id"] for one in leases]
+
+
 # -- a broker and a node manager that plays by a script ------------------------------------
 
 

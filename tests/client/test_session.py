@@ -44,11 +44,17 @@ def recorder() -> Recorder:
 
 @contextlib.contextmanager
 def opened(
-    node: ScriptedNode, recorder: Recorder, timeout: float = 20.0, outage: float = 30.0
+    node: ScriptedNode,
+    recorder: Recorder,
+    timeout: float = 20.0,
+    outage: float = 30.0,
+    *,
+    opens: bool = True,
 ) -> Iterator[Session]:
     path = os.fspath(node.socket)
     session = Session(path, lambda: None, 60.0, outage=outage, on_lost=recorder.on_lost)
-    session.open()
+    if opens:
+        session.open()
     session._timeout = timeout  # of a test's calls: a busy machine may be slow to say hello
     try:
         yield session
@@ -228,15 +234,6 @@ def test_a_call_is_bounded(recorder: Recorder) -> None:
 # -- hello and the first call together ------------------------------------------------------
 
 
-@contextlib.contextmanager
-def unopened(node: ScriptedNode, recorder: Recorder, timeout: float = 20.0) -> Iterator[Session]:
-    session = Session(os.fspath(node.socket), lambda: None, timeout, on_lost=recorder.on_lost)
-    try:
-        yield session
-    finally:
-        session.close()
-
-
 def both(visitor: Visitor) -> tuple[Call, Call]:
     """Hello and the request behind it, neither of them answered."""
     hello, request = visitor.read(), visitor.read()
@@ -252,7 +249,7 @@ def grants_at_once(visitor: Visitor) -> None:
 
 
 def test_the_first_request_goes_with_hello_in_one_round_trip(recorder: Recorder) -> None:
-    with ScriptedNode(grants_at_once) as node, unopened(node, recorder) as session:
+    with ScriptedNode(grants_at_once) as node, opened(node, recorder, opens=False) as session:
         assert ask(session, recorder)["lease"] == LEASE
         assert node.wait_for(Method.HEARTBEAT)
         assert len(node.calls(Method.REQUEST)) == node.connections == 1
@@ -260,7 +257,7 @@ def test_the_first_request_goes_with_hello_in_one_round_trip(recorder: Recorder)
 
 def test_a_request_that_nobody_waits_for_any_more_is_taken_back(recorder: Recorder) -> None:
     """The node manager reads it when it is well again; it must not keep a GPU for nobody."""
-    with ScriptedNode(Visitor.hang) as node, unopened(node, recorder, BOUND) as session:
+    with ScriptedNode(Visitor.hang) as node, opened(node, recorder, BOUND, opens=False) as session:
         with pytest.raises(NodeUnavailable):
             ask(session, recorder)
         (call,) = node.wait_for(Method.RELEASE)
@@ -269,7 +266,7 @@ def test_a_request_that_nobody_waits_for_any_more_is_taken_back(recorder: Record
 
 def test_a_node_manager_that_ends_before_it_answers_is_asked_again(recorder: Recorder) -> None:
     """It may have granted the request: the next one knows it by its id."""
-    with ScriptedNode(both, grants_at_once) as node, unopened(node, recorder) as session:
+    with ScriptedNode(both, grants_at_once) as node, opened(node, recorder, opens=False) as session:
         assert ask(session, recorder)["lease"] == LEASE
         assert len({call.params.request_id for call in node.calls(Method.REQUEST)}) == 1
 
