@@ -1,10 +1,10 @@
 """Write what pages say of the code and of measurements: nobody copies that by hand.
 
 The pages under docs/generated/ and the tables of docs/protocol.md are made from the code, and the
-tables of runs in docs/hardware/README.md and docs/faults.md from their records. A figure in the
-text of any other page is written between two marks, ``<!-- PAGE.md: ROW -->34 ms<!-- / -->``: it
-comes from the second column of that row on a page of figures, with two digits. ``--check`` fails
-when one is stale.
+tables of runs in docs/hardware/README.md, docs/faults.md and docs/security.md from their records. A
+figure in the text of any other page is written between two marks, ``<!-- PAGE.md: ROW -->34 ms<!--
+/ -->``: it comes from the second column of that row on a page of figures, with two digits.
+``--check`` fails when one is stale.
 """
 
 from __future__ import annotations
@@ -733,6 +733,38 @@ def storms() -> str:
     return _filled(HERE / "faults.md", "the storms", table(head, rows))
 
 
+def walls() -> str:
+    """The page about security, with what became of requests beside those who take all memory."""
+    record = _record(HERE / "walls.json")
+    runs = [record["with walls"], record["without walls"]]
+    told: dict[str, Callable[[Any], str]] = {"requests": lambda one: f"{one['requests']:,}"}
+    for words, end in (
+        ("served", "served"),
+        ("out of memory, in spite of a lease", "out of memory"),
+        ("no GPU, in spite of a lease", "no device"),
+        ("refused", "refused"),
+        ("lease or process ended by others", ""),
+    ):
+        ends = (end,) if end else ("ended", "killed")
+        told[words] = lambda one, ends=ends: f"{sum(one['ends'].get(end, 0) for end in ends):,}"
+    told["not granted in time"] = lambda one: (
+        f"{one['ends'].get('waited', 0):,} ({one['patience']:.0f} s)"
+    )
+    for who in ("without a lease", "with a lease"):
+        at = f"the attacker {who}"
+        told[f"{at}: most memory on a GPU"] = lambda one, who=who: (
+            f"{one[who]['most'] / 2**30:.1f} GiB"
+        )
+        told[f"{at}: answers *out of memory*"] = lambda one, who=who: (
+            f"{one[who]['out of memory']:,}"
+        )
+        told[f"{at}: answers *no device*"] = lambda one, who=who: f"{one[who]['no device']:,}"
+    rows = [(words, *map(read, runs)) for words, read in told.items()]
+    made = table(("", "with walls", "without"), rows)
+    at = "Run on {date}, commit `{commit}`, on {cores} cores.".format(**record["machine"])
+    return _filled(HERE / "security.md", "beside who takes all memory", f"{made}\n{at}")
+
+
 def _filled(page: Path, name: str, made: str) -> str:
     """A page's text with a table between the marks of this name."""
     begin, end = f"<!-- made: {name} -->\n", "<!-- end -->"
@@ -769,6 +801,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "../protocol.md": protocol,
     "../hardware/README.md": hardware,
     "../faults.md": storms,
+    "../security.md": walls,
 }
 
 
