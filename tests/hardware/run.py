@@ -82,7 +82,9 @@ def main(arguments: list[str] | None = None) -> int:
             report["sections"][name] = section
             report["seconds"] = round(time.monotonic() - began, 3)
             write(options.report, report)
-            print(f"{section['result']} ({section['seconds']:.1f} s)", flush=True)
+            notes = section["notes"]
+            why = "".join(f"; {notes[name]}" for name in ("skipped", "lacks") if name in notes)
+            print(f"{section['result']} ({section['seconds']:.1f} s){why}", flush=True)
     results = [section["result"] for section in report["sections"].values()]
     print(f"{len(results)} sections, {results.count('ok')} ok; the report is {options.report}")
     return 0 if all(result in ("ok", "skipped") for result in results) else 1

@@ -43,6 +43,7 @@ from hardware.bench import (  # noqa: E402 - found by the lines above
 from hardware.idle import elastic_job, sweeps  # noqa: E402
 from hardware.product import notebooks, quota, two_compute  # noqa: E402
 from hardware.targets import Target, adamw_state, digest_of, tensors_of, train  # noqa: E402
+from hardware.walled import walls  # noqa: E402
 
 from jupyter_gpushare.client.memory.driver import deadline_for, helper_environ  # noqa: E402
 from jupyter_gpushare.protocol.checkpoint import Result  # noqa: E402
@@ -385,6 +386,7 @@ def _in_python(code: str, environ: dict[str, str]) -> Any:
 #: The sections, the most telling first and the most dangerous last, with the seconds of each.
 SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
     "versions": (versions, 60),
+    "walls": (walls, 60),
     "notebooks": (notebooks, 120),
     "two_compute": (two_compute, 150),
     "quota": (quota, 60),

@@ -22,11 +22,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Target(Told):
-    """A target process. One that was restored must be checkpointed before it ends: `Bench.end`."""
+    """A target process, in a control group where one is named.
 
-    def __init__(self, kind: str) -> None:
+    One that was restored must be checkpointed before it ends: `Bench.end`.
+    """
+
+    def __init__(self, kind: str, group: Path | None = None) -> None:
         paths = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
         command = [sys.executable, "-P", "-m", "hardware.targets", kind]
+        if group is not None:
+            enter = 'echo $$ > "$0" && exec "$@"'
+            command = ["sh", "-c", enter, str(group / "cgroup.procs"), *command]
         super().__init__(command, {**os.environ, "PYTHONPATH": paths})
 
 

@@ -42,6 +42,13 @@ class Bindings:
         """Free and total bytes of its GPU."""
         return [int(size) for size in self._must(self._driver.cuMemGetInfo())]
 
+    def gpus(self) -> int:
+        """On how many GPUs it gets a context."""
+        cuda = self._driver
+        cuda.cuInit(0)
+        count = cuda.cuDeviceGetCount()[1] or 0
+        return sum(not int(cuda.cuDevicePrimaryCtxRetain(one)[0]) for one in range(count))
+
     def allocate(self, size: int) -> int:
         pointer = self._must(self._driver.cuMemAlloc(size))
         self._blocks[int(pointer)] = pointer, size

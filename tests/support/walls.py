@@ -59,14 +59,20 @@ needs_walls = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 class WalledHost:
     """A folder of control groups of its own, and a helper that walls ``user-*.slice`` in it."""
 
-    def __init__(self, directory: Path, uuids: Sequence[str]) -> None:
+    def __init__(self, directory: Path, uuids: Sequence[str] | None) -> None:
+        """Without ``uuids`` the GPUs are this host's own."""
         self.directory = directory
         self.top = helper.Host(Path("/")).groups()
         self.slice = f"gpushare-test-{os.getpid()}.slice"
         (self.top / self.slice).mkdir()
-        self.root = directory / "host"
+        self.root = Path("/") if uuids is None else directory / "host"
         self.record = directory / "record.json"
         self.socket = directory / "walls.sock"
+        self.process: subprocess.Popen[bytes] | None = None
+        if uuids is not None:
+            self._stand_in(uuids)
+
+    def _stand_in(self, uuids: Sequence[str]) -> None:
         (self.root / "proc/self").mkdir(parents=True)
         (self.root / "proc/self/mounts").symlink_to("/proc/self/mounts")
         (self.root / "dev").mkdir()
@@ -78,12 +84,11 @@ class WalledHost:
             file = self.root / f"dev/nvidia{minor}"
             os.mknod(file, 0o666 | 0o020000, os.makedev(1, (7, 5)[minor]))
             file.chmod(0o666)
-        self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, environ: Mapping[str, str] | None = None) -> None:
         """Start the helper; it answers when this returns."""
         self.socket.unlink(missing_ok=True)
-        command = [sys.executable, "-I", "-m", "jupyter_gpushare.walls.helper"]
+        command = [sys.executable, "-I", helper.__file__]  # it needs nothing that is installed
         command += [f"--group={self.slice}/user-*.slice", f"--record={self.record}"]
         self.process = subprocess.Popen(
             [*command, f"--socket={self.socket}", f"--root={self.root}"], env=environ
@@ -153,7 +158,7 @@ class WalledHost:
 
 @contextlib.contextmanager
 def walled_host(
-    uuids: Sequence[str], environ: Mapping[str, str] | None = None
+    uuids: Sequence[str] | None, environ: Mapping[str, str] | None = None
 ) -> Iterator[WalledHost]:
     """One, with its helper, in a folder that everybody may enter."""
     directory = Path(f"/tmp/gpushare-walls-{os.getpid()}")
