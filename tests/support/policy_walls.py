@@ -41,9 +41,9 @@ class Walled(walls.Walls):
     def moves(self, before: State, after: State, *, dies: bool = False) -> Walled:
         """A step of a node manager, which may be killed before it is on disk; the one that is."""
         for name in {name for name, _gpu in after.reservations}:
-            if f"user-{name}" not in self.stands:
-                self.stands[f"user-{name}"] = [], {}
-                self._came.add((name, f"user-{name}"))
+            if _group(name) not in self.stands:
+                self.stands[_group(name)] = [], {}
+                self._came.add((name, _group(name)))
                 self._exact = None
         self.told, self.next = before, after
         _done(self.widen(before, after))
@@ -87,7 +87,7 @@ class Walled(walls.Walls):
                 assert self.wall(name, uuid)[1] >= size, "less than it was told"
 
     def wall(self, name: str, uuid: GpuUuid) -> list[int]:
-        return self.stands[f"user-{name}"][1].get(uuid, [0, 0])
+        return self.stands[_group(name)][1].get(uuid, [0, 0])
 
     def has_all(self, state: State) -> None:
         """What is reserved is protected, and what a task was told can be had."""
@@ -110,6 +110,11 @@ class Walled(walls.Walls):
             if not gpu.shares:
                 most = sum(self.wall(name, uuid)[1] for name in needs) + _taken(state, uuid)
                 assert most <= max(gpu.gpu.memory, needs.total() + _taken(state, uuid))
+
+
+def _group(name: str) -> str:
+    """A named server has one of its own, too."""
+    return f"user-{name.replace('/', '+')}"
 
 
 def _needs(state: State, uuid: GpuUuid) -> Counter[str]:

@@ -3,34 +3,48 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from support.loop import soon
 from support.managing import CLOCK, managing
 from support.policy_walls import Walled
 from support.policy_world import plain_config, process
 
-from jupyter_gpushare.ledger.ledger import Ledger
-from jupyter_gpushare.node.host.outcome import Outcome
-from jupyter_gpushare.node.manager import Failpoint
+from jupyter_gpushare.ledger.ledger import Ledger, Record
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import Request, Task, TaskKind
 
 
 async def test_a_wall_is_wider_than_the_leases_at_each_instant_of_a_step(tmp_path: Path) -> None:
+    """Whoever dies at such an instant leaves it so."""
     walls = Walled(plain_config(), {"user-ann": (["ann"], {})})
-    opened = defaultdict[str, list[bool]](list)
+    was_open = defaultdict[str, list[bool]](list)
 
-    def look(point: Failpoint, outcomes: Sequence[Outcome]) -> None:
-        for kind in {type(event).__name__ for outcome in outcomes for event in outcome.events}:
-            opened[kind].append(bool(walls.stands["user-ann"][1]))
+    def look(kinds: Iterable[str]) -> None:
+        for kind in set(kinds):
+            was_open[kind].append(bool(walls.stands["user-ann"][1]))
 
-    ledger = Ledger.open(tmp_path / "ledger.sqlite", history=1e6, wall=CLOCK.wall())
-    async with managing(ledger, walls=walls, failpoint=look, measure_interval=0.05) as manager:
+    class Looked:
+        """Before and after each append."""
+
+        real = Ledger.open(tmp_path / "ledger.sqlite", history=1e6, wall=CLOCK.wall())
+
+        def append(self, records: Sequence[Record], *more: Any, **named: Any) -> int:
+            look(record.kind for record in records)
+            count = self.real.append(records, *more, **named)
+            look(record.kind for record in records)
+            return count
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.real, name)
+
+    async with managing(Looked(), walls=walls, measure_interval=0.05) as manager:
+        manager.listeners.append(lambda told, _: look(type(one).__name__ for one in told.events))
         task = Task(process(1), "t", TaskKind.PROCESS)
         await manager.submit(cmd.RequestLease(CLOCK.boot(), "L", "ann", task, Request()))
         await manager.submit(cmd.Release(CLOCK.boot(), "L", "ann"))
         await soon(lambda: not walls.stands["user-ann"][1])
-    assert opened["LeaseGranted"] == [True] * len(Failpoint)
-    assert opened["ClaimMoved"] == [True] * len(Failpoint), "what was given back is measured"
+    assert was_open["LeaseGranted"] == [True] * 3
+    assert was_open["ClaimMoved"] == [True] * 3, "what was given back is measured"
