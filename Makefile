@@ -356,7 +356,7 @@ soak: $(VENV)/.dev
 
 soak-pool: $(VENV)/.dev
 	POOL_STORM_MINUTES=$(SOAK_MINUTES) POOL_STORM_SEED=$(SOAK_SEED) \
-		$(BIN)/python -m pytest -q -s -m long -k a_long_storm tests/pool/test_pool_chaos.py
+		$(BIN)/python -m pytest -q -s -m long -k a_long_storm tests/pool/test_histories.py
 
 fuzz: $(VENV)/.dev
 	$(BIN)/python benchmarks/fuzz.py --inputs $(FUZZ_INPUTS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED)) \

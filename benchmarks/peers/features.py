@@ -129,7 +129,7 @@ FEATURES = (
         "A notebook kernel is seen by the memory rule",
         (
             "yes",
-            "test:tests/node/test_watchdog.py"
+            "test:tests/node/test_recalls.py"
             "::test_the_stages_are_told_shown_and_kept_and_a_busy_task_is_left_alone",
             "run:kernel_memory",
         ),

@@ -1,18 +1,21 @@
 """A notebook asks what its model needs, reserves that, and computes: with a real kernel and torch.
 
-The GPU and what is used of it are pretended, the model and its dry run are real.
+The GPU and what is used of it are pretended, the model and its dry run are real. The same notebook,
+run again, is granted what it needed before.
 """
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.kernel import Kernel
-from support.node import NodeClient, RunningNode, until
+from support.node import GIB, NodeClient, RunningNode, until
 from support.nvml import NvmlWorld
 from support.nvml_fixtures import node_on, nvml_stub, nvml_world
 from support.predictor import PLANT
@@ -23,21 +26,15 @@ from jupyter_gpushare.protocol.messages import Method
 __all__ = ["nvml_stub", "nvml_world"]
 
 pytest.importorskip("torch")
-pytestmark = [
-    pytest.mark.timeout(240),
-    pytest.mark.story(
-        *("jupyter_gpushare/predict/", "jupyter_gpushare/client/", "jupyter_gpushare/policy/"),
-        *("tests/e2e/test_predicted.py", "tests/support/predictor"),
-    ),
-]
+pytestmark = pytest.mark.timeout(240)
 
-CONFIG = (
+BY_ESTIMATE = (
     "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.1\n"
-    "c.NodeManagerApp.keep_runs = True\n"
     'c.Policy.reserve = "estimate"\nc.Policy.reserve_headroom = 0.25\n'
     "c.Policy.reserve_doubt = 0.0\n"
-    'c.Quotas.default = {"gpus": 1}\n' + PLANT
+    'c.Quotas.default = {"gpus": 1}\n'
 )
+CONFIG = f"{BY_ESTIMATE}c.NodeManagerApp.keep_runs = True\n{PLANT}"
 #: Reservations are whole multiples of this.
 GRAIN = 64 * 2**20
 MODEL = """
@@ -84,6 +81,10 @@ def place(nvml_world: NvmlWorld, tmp_path: Path) -> Iterator[Place]:
             yield place
 
 
+@pytest.mark.story(
+    *("jupyter_gpushare/predict/", "jupyter_gpushare/client/", "jupyter_gpushare/policy/"),
+    *("tests/e2e/test_predicted.py", "tests/support/predictor"),
+)
 def test_a_notebook_reserves_what_its_model_was_predicted_to_need(place: Place) -> None:
     """And a cell can be asked about without running it."""
     with place.kernel() as kernel:
@@ -156,3 +157,77 @@ def cells_are_asked_about(kernel: Kernel) -> None:
     assert "exists only while the cell runs" in said(f"%%gpushare --dry-run\n{cell}")
     assert "Run the cell that makes it first" in said("%gpushare predict nothing, batch")
     assert "needs a model and a batch" in said("%gpushare predict model")
+
+
+# -- run again -------------------------------------------------------------------------------------
+
+TORCH = """
+import types
+limits = []
+class _C: pass
+class device:
+    def __init__(self, kind, index=0): self.index = index
+def stats(device):
+    none = {"all": {"current": 0, "peak": 0, "allocated": 0}}
+    return {"allocated_bytes": none, "allocation": none, "reserved_bytes": none}
+cuda = types.SimpleNamespace(
+    is_initialized=lambda: True,
+    get_device_properties=lambda device: types.SimpleNamespace(total_memory=24 * 2**30),
+    set_per_process_memory_fraction=lambda share, device: limits.append(round(share, 3)),
+    memory_stats_as_nested_dict=stats,
+    empty_cache=lambda: None,
+    device_count=lambda: 1,
+)
+"""
+CELLS = ["import torch", "model = 'eight GiB'"]
+
+
+def test_the_third_run_is_granted_what_the_first_ones_needed(
+    nvml_world: NvmlWorld, tmp_path: Path
+) -> None:
+    notebook, modules = tmp_path / "train.ipynb", tmp_path / "modules"
+    cells = [{"cell_type": "code", "source": [cell]} for cell in CELLS]
+    notebook.write_text(json.dumps({"cells": cells}))
+    modules.mkdir()
+    (modules / "torch.py").write_text(TORCH)
+    path = f"{modules}:{nvml_world.environ().get('PYTHONPATH', '')}"
+    with (
+        node_on(nvml_world, tmp_path, BY_ESTIMATE, "alice", "root") as (node, (gpu,)),
+        node.client("root") as root,
+        Kernel(
+            tmp_path,
+            node.socket,
+            JUPYTER_GPUSHARE_TOKEN="alice",
+            JPY_SESSION_NAME=str(notebook),
+            PYTHONPATH=path,
+        ) as alice,
+    ):
+
+        def lease() -> dict[str, Any]:
+            return next(iter(root.call(Method.STATUS)["leases"]), {})
+
+        def runs() -> int:
+            with closing(sqlite3.connect(f"file:{node.ledger}?mode=ro", uri=True)) as ledger:
+                return int(ledger.execute("SELECT COUNT(*) FROM runs").fetchone()[0])
+
+        for number in (1, 2):
+            alice.ok(CELLS[0] if number == 1 else "%gpushare request")
+            assert lease()["gpus"][0]["memory"] == 24 * GIB, "nothing is known of it yet"
+            assert lease()["reserve"] == {"why": "whole", "runs": None, "follows": True}
+            nvml_world.add_process(gpu, alice.pid, 8 * GIB)
+            alice.ok(CELLS[1])
+            follows = "what is reserved follows what it uses"
+            until(lambda: lease()["reserve"]["why"] == "measured", follows)
+            (there,) = lease()["gpus"]
+            assert (there["memory"], there["peak"], there["limit"]) == (10 * GIB, 8 * GIB, 24 * GIB)
+            assert alice.ok("print(torch.limits)").stream().strip() == "[]", "nobody was told"
+            nvml_world.remove_process(gpu, alice.pid)
+            alice.ok("%gpushare release")
+            until(lambda: runs() == number, "the run is recorded")  # noqa: B023
+            until(lambda: not lease(), "its GPU is free")
+        alice.ok("%gpushare request")
+        assert lease()["reserve"] == {"why": "estimate", "runs": 2, "follows": True}
+        assert lease()["gpus"][0]["memory"] == 10 * GIB
+        assert lease()["gpus"][0]["limit"] > 20 * GIB, "it may use what nobody needs"
+        shown = alice.ok("%gpushare status").plain()
+        assert "reserves what 2 runs of the same code needed" in shown

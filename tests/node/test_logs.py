@@ -1,16 +1,19 @@
 """The log has one line for each event, says which call it came from, and has no secrets.
 
-People read a sentence of each event, and not the name of a class.
+People read a sentence of each event, and not the name of a class. A trouble that lasts is told
+once, now and then with how often, and when it is over; so is an observer that fails.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import io
 import json
 import logging
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,9 @@ from support.clock import FakeClock
 from support.node import GIB, NodeClient, RemoteError, RunningNode, until
 
 from jupyter_gpushare.ledger.codec import to_record
+from jupyter_gpushare.node.host.observers import Observers
 from jupyter_gpushare.node.host.outcome import Outcome
+from jupyter_gpushare.node.host.troubles import FIRST_PAUSE, LONGEST_PAUSE, MOST_KINDS, Trouble
 from jupyter_gpushare.node.views import logs
 from jupyter_gpushare.node.views.history import entry, telling
 from jupyter_gpushare.node.views.logs import (
@@ -360,3 +365,95 @@ def test_a_record_of_another_release_is_told_as_far_as_it_is_understood() -> Non
     assert entry(other, TELLING)["what"] == "process ended"
     unknown = dataclasses.replace(known, kind="Unheard")
     assert [entry(unknown, TELLING)[part] for part in ("what", "text")] == ["Unheard"] * 2
+
+
+# -- troubles that last ----------------------------------------------------------------------------
+
+
+class Watch:
+    """A clock that the test turns."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+@pytest.fixture
+def trouble(watch: Watch) -> Trouble:
+    return Trouble(logging.getLogger("troubles"), watch, "It works again")
+
+
+def test_told_at_once_at_growing_intervals_and_when_it_is_over(
+    trouble: Trouble, watch: Watch, caplog: pytest.LogCaptureFixture
+) -> None:
+    trouble.is_over()
+    assert caplog.messages == [], "nothing was wrong"
+    told = []
+    for second in range(4 * 3600):
+        watch.now = float(second)
+        before = len(caplog.messages)
+        trouble.came("The disk is full.")
+        if len(caplog.messages) > before:
+            told.append(second)
+    assert told[:5] == [0, 60, 180, 420, 900]
+    assert told[-1] - told[-2] == LONGEST_PAUSE
+    assert caplog.messages[0] == "The disk is full."
+    assert caplog.messages[1] == "The disk is full. (60 times more in 60 s)"
+    trouble.is_over()
+    assert caplog.messages[-1] == "It works again, after it failed 14400 times in 14399 s"
+    trouble.is_over()
+    trouble.came("The disk is full.")
+    assert caplog.messages[-1] == "The disk is full.", "a new trouble is told at once"
+    trouble.is_over()
+    assert caplog.messages[-1] == "It works again, after it failed once in 0 s"
+
+
+def test_another_reason_is_told_at_once_but_not_without_end(
+    trouble: Trouble, watch: Watch, caplog: pytest.LogCaptureFixture
+) -> None:
+    trouble.came("one")
+    trouble.came("two")
+    trouble.came("one")
+    assert caplog.messages == ["one", "two"]
+    for number in range(1000):
+        trouble.came(f"sector {number}")
+    assert len(caplog.messages) == MOST_KINDS + 1
+    watch.now = FIRST_PAUSE
+    trouble.came("sector 1001")
+    assert len(caplog.messages) == MOST_KINDS + 2
+
+
+# -- observers -------------------------------------------------------------------------------------
+
+
+def test_each_observer_is_told_of_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    observers = Observers(lambda: 0.0, logging.getLogger("observers"))
+
+    def one(what: str) -> None:
+        raise ValueError(what)
+
+    def other() -> None:
+        raise KeyError("other")
+
+    for number in range(5):
+        assert not observers.call(one, f"one {number}")
+    assert not observers.call(other)
+    assert not observers.call(partial(one, "partly"))
+    assert [r.levelname for r in caplog.records] == ["ERROR", "ERROR"]
+    assert "ValueError: one 0" in caplog.text
+    assert "one 1" not in caplog.text
+
+
+@pytest.mark.parametrize("end", [asyncio.CancelledError, KeyboardInterrupt, SystemExit])
+def test_the_end_of_the_program_is_nobodys_failure(end: type[BaseException]) -> None:
+    def stop() -> None:
+        raise end
+
+    with pytest.raises(end):
+        Observers(lambda: 0.0, logging.getLogger("observers")).call(stop)

@@ -5,11 +5,17 @@ Random histories of the pool and hosts whose clocks drift.
 
 from __future__ import annotations
 
+import os
+import random
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.examples import examples
+from support.hosts import impossible
 from support.pool_world import CONFIG, World
+from support.poolstorm import Plan, Storm
 
 from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
 from jupyter_gpushare.pool.words import commands as cmd, events as ev
@@ -236,3 +242,22 @@ TestHours = Hours.TestCase
 TestHours.settings = settings(max_examples=examples(60), **SETTINGS)
 TestBreathing = Breathing.TestCase
 TestBreathing.settings = settings(max_examples=examples(200), **SETTINGS)
+
+
+# -- a storm ---------------------------------------------------------------------------------------
+
+MINUTES = float(os.environ.get("POOL_STORM_MINUTES") or 10.0)
+
+
+@pytest.mark.skipif(bool(impossible()), reason=f"no namespaces: {impossible()}")
+@pytest.mark.long
+@pytest.mark.timeout(60 * MINUTES + 600)
+def test_a_long_storm(tmp_path: Path) -> None:
+    """``POOL_STORM_MINUTES`` and ``POOL_STORM_SEED`` say how long, and which."""
+    seed = int(os.environ.get("POOL_STORM_SEED") or random.SystemRandom().randrange(2**31))
+    report = Storm(tmp_path, Plan(seed, 60 * MINUTES)).run()
+    print(report)
+    assert not report.wrong
+    assert report.rounds >= 4 * MINUTES
+    assert report.leases > 200 * MINUTES
+    assert report.moved > 20 * MINUTES
