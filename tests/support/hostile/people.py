@@ -276,13 +276,15 @@ def script(path: str, name: str) -> str:
     return "ended" if "error" in done else "served"
 
 
+#: How a script ends; its exit status is the place here, and any other one is a crash.
+ENDS = ("served", "refused", "ended", "waited", "out of memory", "no device")
+
+
 def scripts(path: str, patience: float) -> dict[str, Any]:
     """``COUNT`` scripts, one after the other: how each ended, and for how many."""
     told: dict[str, int] = {}
     for number in range(int(os.environ["COUNT"])):
-        read, write = os.pipe()
         if (pid := os.fork()) == 0:
-            how = "killed"
             try:
                 socket.setdefaulttimeout(patience)
                 how = script(path, f"s{number}")
@@ -290,15 +292,14 @@ def scripts(path: str, patience: float) -> dict[str, Any]:
                 how = "waited"
             except CudaError as error:
                 how = "out of memory" if error.args[0] == OUT_OF_MEMORY else "no device"
-            finally:
-                os.write(write, how.encode())
-                os._exit(0)
-        os.close(write)
-        how = os.read(read, 99).decode() or "killed"
-        os.close(read)
-        os.waitpid(pid, 0)
+            except BaseException:  # noqa: BLE001 - it is a copy, and goes no further
+                sys.excepthook(*sys.exc_info())
+                os._exit(99)
+            os._exit(ENDS.index(how))
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         for file in glob.glob(f"{os.environ['NVML_STUB_STATE']}.procs/{pid}.*"):
             os.unlink(file)  # or the driver's double reads a thousand of them at each call
+        how = ENDS[code] if 0 <= code < len(ENDS) else "killed"
         told[how] = told.get(how, 0) + 1
     return told
 
