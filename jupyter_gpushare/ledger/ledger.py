@@ -47,9 +47,10 @@ from .._version import __version__
 from ..daemon.privatefile import settle
 from ..policy.words.events import EVENTS, ActivityChanged
 from ..policy.words.versions import FIRST, RELEASES
+from ..protocol.documents import UsedOnDay
 from . import runs, usage
 from .earlier import today, with_earlier
-from .usage import UsageDay, UsageRow, Use
+from .usage import UsageRow, Use
 
 __all__ = [
     "JSON",
@@ -62,7 +63,6 @@ __all__ = [
     "LedgerReadOnly",
     "Record",
     "StoppedLedger",
-    "UsageDay",
     "UsageRow",
     "Use",
     "Uses",
@@ -372,15 +372,15 @@ class Reads(ABC):
             return usage.leaves(connection, since_wall, until_wall, environment, seconds)
 
     def usage_daily(
-        self, now: float, days: int, utc_offset: float, environment: str
-    ) -> list[UsageDay]:
+        self, now: float, days: int, utc_offset: float, environment: str, gpus: int
+    ) -> list[UsedOnDay]:
         """The last ``days`` local days of ``environment`` and of all together, oldest first.
 
-        The clocks there are ``utc_offset`` seconds before UTC's; today ends ``now`` (unix
-        seconds). As exact as :meth:`usage`.
+        The node has ``gpus``. The clocks there are ``utc_offset`` seconds before UTC's; today ends
+        ``now`` (unix seconds). As exact as :meth:`usage`.
         """
         with self._reading() as connection:
-            return usage.daily(connection, now, days, utc_offset, environment)
+            return usage.daily(connection, now, days, utc_offset, environment, gpus)
 
     def runs(self) -> list[runs.Run]:
         """What runs of code needed, oldest first."""
@@ -570,8 +570,8 @@ class Ledger(Reads):
 
     def append(
         self, records: Sequence[Record], used: Uses | None = None, *, flush: bool = True
-    ) -> int:
-        """Write the records, all or none; return the number of the last one.
+    ) -> None:
+        """Write the records, all or none.
 
         ``used`` are leases that began or ceased to rest, or have other memory, after them. Without
         ``flush`` the operating system may still have them in memory: a loss of power can undo them,
@@ -584,13 +584,11 @@ class Ledger(Reads):
         rows = [_encode(record) for record in records]
         toggles: dict[str, _Toggle | None] = {}
         with self._writing(flush) as connection:
-            seq = 0 if rows else self._last_seq(connection)
             for record, row in zip(records, rows, strict=True):
-                inserted = connection.execute(
+                seq = connection.execute(
                     f"INSERT INTO records ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", row
                 ).lastrowid
-                assert inserted is not None
-                seq = inserted
+                assert seq is not None
                 if record.lease is not None:
                     # Kept apart from ``self._toggles`` until all is written: the transaction may
                     # still fail.
@@ -620,7 +618,6 @@ class Ledger(Reads):
                 self._toggles.pop(lease, None)
             else:
                 self._toggles[lease] = latest
-        return seq
 
     def load(self) -> tuple[list[Record], list[Record]]:
         """The records of the snapshot and all later ones, oldest first."""
@@ -633,22 +630,21 @@ class Ledger(Reads):
             )
             return before, [_decode(row) for row in tail]
 
-    def write_snapshot(self, records: Sequence[Record], upto: int | None = None) -> None:
-        """Replace the snapshot: ``records`` recreate the state as of record number ``upto``.
+    def write_snapshot(self, records: Sequence[Record]) -> None:
+        """Replace the snapshot: ``records`` recreate the state as of the last record.
 
-        ``upto`` is what :meth:`append` returned; by default the last record.
         Raises as :meth:`append` does.
         """
         rows = [_encode(record) for record in records]
         with self._writing() as connection:
-            covered = self._last_seq(connection) if upto is None else upto
+            covered = self._last_seq(connection)
             connection.execute("DELETE FROM snapshot")
             connection.executemany(
                 f"INSERT INTO snapshot ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", rows
             )
             connection.execute(_SET_META, ("snapshot_seq", str(covered)))
-            if upto is None:  # what older releases cannot read may be history now
-                connection.execute("DELETE FROM meta WHERE key = ?", (_FLOOR,))
+            # What older releases cannot read may be history now.
+            connection.execute("DELETE FROM meta WHERE key = ?", (_FLOOR,))
             _raise_floor(connection, max(map(_version, records), default=1))
 
     def prune(self, wall: float, *, deeds: bool = True) -> bool:

@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..policy.words.events import EVENTS, ChangesUse, LeaseEnded, LeaseGranted, LeaseParked
+from ..protocol.documents import UsedOnDay
 
 #: Spans stay exact for this long (seconds).
 EXACT = 2 * 86400.0
@@ -405,33 +406,14 @@ def days_until(now: float, count: int, utc_offset: float) -> list[tuple[float, f
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class UsageDay:
-    """The use of one environment on one day; without names, of all environments together.
-
-    ``start`` and ``end`` are unix seconds, ``leases`` a count, ``resident_gib_seconds`` GiB of
-    reserved memory times seconds, the others GPU-seconds; ``rested`` are those held without a turn.
-    """
-
-    start: float
-    end: float
-    held: float = 0.0
-    busy: float = 0.0
-    leases: int = 0
-    node_held: float = 0.0
-    node_busy: float = 0.0
-    rested: float = 0.0
-    resident_gib_seconds: float = 0.0
-
-    @property
-    def charged(self) -> float:
-        """What counts towards a budget: turns, and time held where nobody takes turns."""
-        return max(0.0, self.held - self.rested)
-
-
 def daily(
-    connection: sqlite3.Connection, now: float, count: int, utc_offset: float, environment: str
-) -> list[UsageDay]:
+    connection: sqlite3.Connection,
+    now: float,
+    count: int,
+    utc_offset: float,
+    environment: str,
+    gpus: int,
+) -> list[UsedOnDay]:
     """Usage on each of :func:`days_until`. One look at the tables, however many days."""
     days = days_until(now, count, utc_offset)
     found = connection.execute(
@@ -445,20 +427,27 @@ def daily(
         },
     )
     rows = {row[0]: row[1:] for row in found}
-    result = []
+    told: list[UsedOnDay] = []
     for day, (start, end) in enumerate(days):
-        held, busy, spans, buckets, *others = rows.get(day, (0,) * 8)
-        result.append(
-            UsageDay(
-                start,
-                end,
-                float(held),
-                float(busy),
-                int(spans) + int(buckets),
-                *map(float, others),
-            )
+        held, busy, spans, buckets, node_held, node_busy, rested, resident = rows.get(
+            day, (0.0,) * 8
         )
-    return result
+        told.append(
+            {
+                "start": start,
+                "end": end,
+                "held": held,
+                "busy": busy,
+                "leases": int(spans + buckets),
+                # Turns, and time held where nobody takes turns.
+                "charged": max(0.0, held - rested),
+                "resident_gib_seconds": resident,
+                "node_held": node_held,
+                "node_busy": node_busy,
+                "capacity": gpus * (end - start),
+            }
+        )
+    return told
 
 
 def roll_up(connection: sqlite3.Connection, wall: float, history: float, limit: int) -> bool:

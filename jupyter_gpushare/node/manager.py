@@ -40,7 +40,6 @@ from typing import Any, TypeVar
 from ..daemon.clock import Clock, bounds
 from ..daemon.fairness import FREE, Charges, RoundRobin
 from ..ledger.budget import LedgerBudget, excess
-from ..ledger.care import LedgerCare
 from ..ledger.codec import from_record, size_of, to_record
 from ..ledger.ledger import Ledger, LedgerError, Reads, UsageRow, Use, Uses
 from ..ledger.reads import LedgerReads
@@ -214,8 +213,9 @@ class Manager:
         self._ledger_thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-ledger")
         #: Readings for people, beside the writer.
         self.reads = LedgerReads(ledger, charges)
-        #: Copies and checks of the ledger, for administrators.
-        self.care = LedgerCare(ledger)
+        #: The same for administrators' copies and checks, which take seconds: neither grants nor
+        #: other readings wait for them.
+        self.care = LedgerReads(ledger)
         self._inventory_thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-inventory")
 
     # -- life ---------------------------------------------------------------
@@ -539,7 +539,7 @@ class Manager:
         _, used = await self.in_ledger(self.ledger.size)
         if used < self._fits_until:
             return
-        sizes, beyond = await self.care.shares()
+        sizes, beyond = await self.care.ask("", Reads.shares)
         for name in beyond:
             while await self.in_ledger(partial(self.ledger.fold, name)):
                 pass

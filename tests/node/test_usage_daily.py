@@ -6,7 +6,6 @@ Reserved memory is counted beside turns.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
@@ -61,13 +60,16 @@ def test_days_begin_at_the_midnight_of_the_clocks_there(of_day: float, quarters:
     assert start == today.replace(microsecond=0).timestamp()
 
 
+GPUS = 3
+
+
 # -- on a real ledger --------------------------------------------------------------------------
 
 
 def daily(
     ledger: Ledger, now: float, count: int, whose: str, offset: float = 0.0
 ) -> list[dict[str, float]]:
-    return [asdict(day) for day in ledger.usage_daily(now, count, offset, whose)]
+    return [dict(day) for day in ledger.usage_daily(now, count, offset, whose, GPUS)]
 
 
 def by_usage(
@@ -87,7 +89,8 @@ def by_usage(
                 "leases": sum(row.leases for row in own),
                 "node_held": sum(row.gpu_seconds_held for row in rows),
                 "node_busy": sum(row.gpu_seconds_busy for row in rows),
-                "rested": sum(row.gpu_seconds_rested for row in own),
+                "charged": sum(row.gpu_seconds_charged for row in own),
+                "capacity": GPUS * (end - start),
                 "resident_gib_seconds": sum(row.resident_gib_seconds for row in own),
             }
         )
@@ -256,10 +259,10 @@ def test_turns_are_charged_and_memory_is_counted_beside(ledger: Ledger, days: fl
         assert (row.gpu_seconds_held, row.leases) == (pytest.approx(HOUR), 1)
         assert row.gpu_seconds_charged == pytest.approx(minutes * 60)
         assert row.resident_gib_seconds == memory
-        day, later = ledger.usage_daily(BOOT + DAY + HOUR, 2, 0.0, who)
-        assert (day.held, day.charged) == pytest.approx((HOUR, minutes * 60))
-        assert day.resident_gib_seconds == memory
-        assert (later.charged, later.resident_gib_seconds) == (0.0, 0.0)
+        day, later = ledger.usage_daily(BOOT + DAY + HOUR, 2, 0.0, who, GPUS)
+        assert (day["held"], day["charged"]) == pytest.approx((HOUR, minutes * 60))
+        assert day["resident_gib_seconds"] == memory
+        assert (later["charged"], later["resident_gib_seconds"]) == (0.0, 0.0)
     if days is None:
         part = rows(ledger, 2400.0, 3000.0)
         assert (part["alice"].gpu_seconds_charged, part["bob"].gpu_seconds_charged) == (0.0, 600.0)

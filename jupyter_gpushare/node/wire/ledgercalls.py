@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import os
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from dataclasses import asdict
+from typing import Any, Final
 
 from ...daemon.clock import ahead
-from ...ledger.ledger import LedgerError, Reads
+from ...ledger.ledger import LedgerError, LedgerFailed, Reads
 from ...policy.books.state import State
 from ...protocol import documents as doc
 from ...protocol.calls import Call, DailyUsageParams, HistoryParams, ReadingsParams, UsageParams
@@ -21,6 +24,9 @@ from ..views.history import entry, telling
 from ..views.samples import Samples, taken
 from .guests import Guest
 from .translate import OF_LEDGER
+
+#: Bytes of a copy that are told at once: the loop encodes them in a millisecond.
+_PART: Final = 128 * 1024
 
 
 class LedgerCalls:
@@ -37,6 +43,8 @@ class LedgerCalls:
         self._is_here = is_here
         self._samples = Samples(manager.measure_interval)
         self._keeps = False
+        #: By connection, the copy of the ledger that it reads.
+        self._copies: dict[int, int] = {}
         manager.measured.append(self._measured)
         self.calls: Mapping[Method, Callable[[Guest, Call], None]] = {
             Method.USAGE: self.usage,
@@ -81,21 +89,7 @@ class LedgerCalls:
         offset = ahead(now) if params.utc_offset is None else params.utc_offset
 
         def of(ledger: Reads, name: str) -> doc.DaysOfServer:
-            days: list[doc.UsedOnDay] = [
-                {
-                    "start": day.start,
-                    "end": day.end,
-                    "held": day.held,
-                    "busy": day.busy,
-                    "leases": day.leases,
-                    "charged": day.charged,
-                    "resident_gib_seconds": day.resident_gib_seconds,
-                    "node_held": day.node_held,
-                    "node_busy": day.node_busy,
-                    "capacity": gpus * (day.end - day.start),
-                }
-                for day in ledger.usage_daily(now, params.days, offset, name)
-            ]
+            days = ledger.usage_daily(now, params.days, offset, name, gpus)
             return {"environment": name, "utc_offset": offset, "days": days}
 
         def work(ledger: Reads) -> Encoded:
@@ -175,9 +169,10 @@ class LedgerCalls:
         manager, conn = self._manager, guest.conn
         try:
             if call.method is Method.LEDGER_BACKUP:
-                answer = await manager.care.part(conn.id, call.params.offset)
+                answer = await self._part(conn.id, call.params.offset)
             elif call.method is Method.LEDGER_CHECK:
-                answer = await manager.care.check()
+                health = await manager.care.ask("", Reads.check)
+                answer = {"path": str(manager.ledger.path), **asdict(health)}
             else:
                 before, _ = await manager.in_ledger(manager.ledger.size)
                 await manager.tidy(spare=0.0)
@@ -188,4 +183,30 @@ class LedgerCalls:
         else:
             conn.reply(call.id, answer)
         if not self._is_here(conn.id):  # it hung up meanwhile
-            manager.care.forget(conn.id)
+            self.forget(conn.id)
+
+    async def _part(self, conn: int, offset: int) -> dict[str, Any]:
+        """Bytes of a copy from ``offset`` on; 0 makes a new one for this connection.
+
+        Raises :class:`LedgerError` and :class:`OSError`.
+        """
+        if offset == 0:
+            place = self._manager.ledger.place
+            draft = place.with_name(f"{place.name}.backup")
+            made = await self._manager.care.ask("", lambda reads: reads.copy(draft))
+            self.forget(conn)
+            self._copies[conn] = made
+        copy = self._copies.get(conn)
+        if copy is None:
+            raise LedgerFailed("There is no copy to go on with: begin at offset 0.")
+        size = os.fstat(copy).st_size
+        data = os.pread(copy, _PART, offset)
+        if offset + len(data) >= size:
+            self.forget(conn)
+        return {"bytes": size, "data": base64.b64encode(data).decode("ascii")}
+
+    def forget(self, conn: int) -> None:
+        """This connection reads no copy any more."""
+        copy = self._copies.pop(conn, None)
+        if copy is not None:
+            os.close(copy)

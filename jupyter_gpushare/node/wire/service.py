@@ -205,7 +205,9 @@ class Service:
             self._predictions.of,
             learned,
         )
-        ledger = LedgerCalls(manager, self._background.start, lambda conn: conn in self._guests)
+        self._ledger = LedgerCalls(
+            manager, self._background.start, lambda conn: conn in self._guests
+        )
         start = self._background.start
         #: Calls that are more than one command.
         self._special: dict[Method, Callable[[Guest, Call], None]] = {
@@ -215,7 +217,7 @@ class Service:
             Method.STATUS: self.statuses.ask,
             Method.WATCH: self.statuses.ask,
             Method.PREDICT: lambda guest, call: start(self._predictions.answer(guest, call)),
-            **ledger.calls,
+            **self._ledger.calls,
             **Certifying(membership, self._background.start, self._log).calls,
             **self.quotas.calls,
             **self._pool.calls,
@@ -365,7 +367,7 @@ class Service:
     def on_close(self, conn: Connection) -> None:
         """A connection is gone. Its leases stay: the task may come back, or die and be seen."""
         guest = self._guests.pop(conn.id, None)
-        self._manager.care.forget(conn.id)
+        self._ledger.forget(conn.id)
         self._pool.forget(conn.id)
         if guest is None:
             return
