@@ -52,6 +52,10 @@ def says(status: doc.StatusHead) -> Iterator[doc.Fact]:
         yield from _verdicts(verdicts)
 
 
+_DENIED: Final = (
+    "A program without a lease finds no GPU: `jupyter gpushare run -- COMMAND`, or `import torch` "
+    "in a kernel, gets one."
+)
 _ONE_EACH: Final = "See that each person has a control group: docs/how-to/walls.md"
 
 
@@ -64,6 +68,7 @@ def _walls(walls: doc.Walls) -> Iterator[doc.Fact]:
     memory = ", and the driver limits their memory there" if walls["level"] == "memory" else ""
     words = "The kernel lets processes open only the GPUs that their owner has a lease on{} ({})."
     yield tell(words, Text(memory), text(count(walls["groups"], "control group")), tone="good")
+    yield tell(_DENIED, tone="good")
     for names in walls.get("shared", ()):
         words = "There is no wall between {}: they are in one control group."
         yield tell(words, name(listed(names), 500), tone="warn", hint=_ONE_EACH)

@@ -179,7 +179,10 @@ class GpuShareMagics(Magics):
         """
         __tracebackhide__ = True
         if os.environ.get("JUPYTER_GPUSHARE", "").lower() in ("off", "0", "false", "no"):
-            raise UsageError("GPU sharing is switched off by the variable JUPYTER_GPUSHARE.")
+            raise UsageError(
+                "GPU sharing is switched off by the variable JUPYTER_GPUSHARE. Where walls stand, "
+                "this kernel can open no GPU."
+            )
         try:
             words = shlex.split(line, comments=True)
         except ValueError as error:
