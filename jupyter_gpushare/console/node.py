@@ -101,7 +101,7 @@ class Node:
                         why = reason.value if reason else "failed"
                         raise NodeRefused(message.error.message, why)
                     if isinstance(message, Answer) and message.id == call_id:
-                        return dict(message.result)
+                        return message.result
         except OSError as error:
             raise NodeSilent(_lost(self.who, self.path, error)) from error
 

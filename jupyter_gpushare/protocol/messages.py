@@ -127,7 +127,7 @@ class Answer(NamedTuple):
     """A result for call ``id``."""
 
     id: CallId
-    result: Any
+    result: dict[str, Any]
 
 
 class ErrorAnswer(NamedTuple):
@@ -180,9 +180,10 @@ def parse_incoming(line: bytes) -> Incoming:
         if call_id is not None and not is_id(call_id):
             raise RemoteProtocolError("The error answer's `id` is malformed.")
         return ErrorAnswer(call_id, _remote_error(data["error"]))
-    if "result" not in data or not is_id(call_id):
+    result = data.get("result")
+    if not isinstance(result, dict) or not is_id(call_id):
         raise RemoteProtocolError("The answer has neither `result` nor `error`, or no `id`.")
-    return Answer(call_id, data["result"])  # type: ignore[arg-type]  # is_id has checked it
+    return Answer(call_id, result)  # type: ignore[arg-type]  # is_id has checked it
 
 
 def _remote_error(error: object) -> RemoteError:

@@ -25,7 +25,7 @@ from jupyter_gpushare.pool.pki import DAY, Authority
 from jupyter_gpushare.protocol.messages import Answer, Method
 from jupyter_gpushare.protocol.secured import client_context
 
-LONG = "x" * 300_000
+LONG = {"text": "x" * 300_000}
 
 
 @dataclass
@@ -105,7 +105,7 @@ async def test_what_is_not_read_counts_and_ends_the_connection(tmp_path: Path) -
     """Also one answer alone: what is encrypted and not sent yet is not forgotten."""
 
     async with house(tmp_path, hard_buffer=4 * 1024 * 1024) as there:
-        there.host.answer = "x" * 3_000_000
+        there.host.answer = {"text": "x" * 3_000_000}
         client = await (await there.dial()).hello()
         client.pause()
         await client.send(Method.STATUS)

@@ -514,7 +514,7 @@ async def test_one_long_message_cuts_nobody_off(place: Path) -> None:
     """Longer than the hard bound: it was not the client who let it pile up."""
 
     async with open_house(place / "s", soft_buffer=100_000, hard_buffer=500_000) as house:
-        house.host.answer = "x" * 2_000_000
+        house.host.answer = {"text": "x" * 2_000_000}
         guest = await house.guest()
         for _ in range(3):
             assert await guest.call(Method.STATUS) is not None
@@ -526,12 +526,12 @@ async def test_what_no_client_could_read_is_not_sent(place: Path) -> None:
         guest = await house.guest()
         conn = house.host.opened[0]
         conn.notify("changed", {"status": "x" * MAX_LINE_FROM_NODE})
-        house.host.answer = "x" * MAX_LINE_FROM_NODE
+        house.host.answer = {"text": "x" * MAX_LINE_FROM_NODE}
         call_id = await guest.send(Method.STATUS)
         refused = await guest.error()
         assert (refused.id, refused.error.reason) == (call_id, Reason.UNAVAILABLE)
         assert "cannot send" in refused.error.message
-        house.host.answer = "short"
+        house.host.answer = {}
         await guest.call(Method.STATUS)  # it is connected still
 
 

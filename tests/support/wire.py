@@ -40,7 +40,7 @@ class Host:
     waiting: list[tuple[Connection, Call]] = field(default_factory=list)
     principals: list[Principal] = field(default_factory=list)
     calls: int = 0
-    answer: Any = None
+    answer: dict[str, Any] = field(default_factory=dict)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def on_open(self, conn: Connection) -> None:

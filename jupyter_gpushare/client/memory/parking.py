@@ -93,10 +93,9 @@ class Parking:
     def _end(self, session: Session, lease: str) -> str:
         session.let_go(lease)
         try:
-            result = session.call(Method.RELEASE, lease=lease, again=True)
+            return str(session.call(Method.RELEASE, lease=lease, again=True).get("state"))
         except LeaseLost:
             return "ended"  # somebody was faster
-        return str(result.get("state")) if isinstance(result, dict) else "ended"
 
     def park(self) -> Given | None:
         """Give the GPUs back now and keep the variables; ``None``: there is nothing to give.
@@ -131,7 +130,7 @@ class Parking:
     def _measured(self, session: Session, lease: str) -> dict[str, int]:
         """Bytes that were measured of a lease on its GPUs, where they are known."""
         status = session.call(Method.STATUS, again=True)
-        for one in status.get("leases", ()) if isinstance(status, dict) else ():
+        for one in status.get("leases", ()):
             if one.get("id") == lease:
                 return {
                     str(gpu["uuid"]): int(gpu["measured"])

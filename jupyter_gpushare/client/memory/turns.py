@@ -321,7 +321,7 @@ class Turns:
         if is_new and can_take_turns:
             self._comes(answer)
 
-    def _comes(self, answer: Callable[[], Any]) -> None:
+    def _comes(self, answer: Callable[[], Mapping[str, Any] | None]) -> None:
         """It is known from now on that this task has gates: it asks before its next step.
 
         Else that step would be beside another task's, until the recall is here. Nobody who answers
@@ -329,9 +329,9 @@ class Turns:
         """
         for _ in range(_LOOKS):
             if (told := answer()) is not None:
-                if self.alone and isinstance(told, Mapping) and told.get("leads") is not True:
+                if self.alone and told.get("leads") is not True:
                     self._may_not_lead()
-                elif isinstance(told, Mapping) and told.get("gate") is True and not self.is_gated:
+                elif told.get("gate") is True and not self.is_gated:
                     self._closes()
                 return
             time.sleep(0.001)
@@ -459,7 +459,7 @@ class Turns:
         began = time.monotonic()
         heard_at, asked_at, asked_in = began, 0.0, None
         times, said = self._heard.times, dict[str, int]()
-        answer: Callable[[], Any] | None = None
+        answer: Callable[[], Mapping[str, Any] | None] | None = None
         try:
             while self._is_shut and self._asked is None:
                 session, grant = self._line.session, self._grant

@@ -48,7 +48,7 @@ def predicted(broker: Broker, features: Features, *notes: str) -> Prediction:
         )
     except NodeUnavailable as error:
         return _locally(features, notes, str(error))
-    return Prediction(answer if isinstance(answer, dict) else {}, notes=notes)
+    return Prediction(answer, notes=notes)
 
 
 def _locally(features: Features, notes: tuple[str, ...], why: str) -> Prediction:

@@ -82,9 +82,8 @@ class Promises:
         except BaseException:
             self._news = None
             raise
-        share = result.get("share") if isinstance(result, dict) else None
         words = Wish(deadline, wish.rate).words(time.time())
-        return " ".join(filter(None, (f"Promised: {words}.", share_words(share))))
+        return " ".join(filter(None, (f"Promised: {words}.", share_words(result.get("share")))))
 
     def _over(self) -> None:
         """What was promised is over; it is the node manager who knows whether it was kept."""

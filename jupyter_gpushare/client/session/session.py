@@ -65,15 +65,21 @@ class Link(Enum):
 
 
 class _Waiting:
-    """A call that still waits for its answer. ``again``: it is sent again after a reconnect."""
+    """A call that still waits for its answer. ``again``: it is sent again after a reconnect.
+
+    While it waits in the queue, ``news`` is the newest notification, and ``lease`` the one that it
+    names.
+    """
 
     def __init__(self, method: Method, params: Mapping[str, Any], again: bool) -> None:
         self.method, self.params, self.again = method, params, again
         self.sent_at = 0.0
         self.done = threading.Event()
-        self.result: Any = None
+        self.result: dict[str, Any] | None = None
         self.error: RemoteError | None = None
         self.failure: str | None = None
+        self.news: Mapping[str, Any] | None = None
+        self.lease: str | None = None
 
     def fail(self, why: str) -> None:
         """Nobody will answer it."""
@@ -122,9 +128,7 @@ class Greeting:
                     answer.error.reason,
                     answer.error.data,
                 )
-            if not isinstance(answer.result, dict):
-                raise ConnectionError("it does not greet")
-            self.result: dict[str, Any] = answer.result
+            self.result = answer.result
             self.socket.setblocking(False)
         except BaseException as error:
             self.take_back(first, waits=not isinstance(error, _TRANSIENT))
@@ -232,7 +236,7 @@ class Session:
         self.link = Link.DOWN
         self._secrets: dict[str, str] = {}
         self._vouchers: dict[str, str] = {}  # what is shown to a node manager that lost its ledger
-        self._news: dict[str, _QueueNews] = {}
+        self._queued: dict[str, _Waiting] = {}  # by request or lease
         self._activity: dict[str, str] = {}
         self._told_activity: dict[str, str] = {}
         self._calls: dict[CallId, _Waiting] = {}
@@ -307,7 +311,7 @@ class Session:
         """Another connection to the same node manager. Raises :class:`NodeUnavailable`."""
         return Greeting(self.path, self._token(), self._timeout)
 
-    def call(self, method: Method, *, again: bool = False, **params: Any) -> Any:
+    def call(self, method: Method, *, again: bool = False, **params: Any) -> dict[str, Any]:
         """Call and wait for the answer, at most the time-out. Opens, if that was not done.
 
         Raises :class:`GpuShareError` for an error answer or none.
@@ -328,7 +332,7 @@ class Session:
         if not self.open(self._timeout, waiting):
             self._submit(waiting)
 
-    def tell(self, method: Method, **params: Any) -> Callable[[], Any]:
+    def tell(self, method: Method, **params: Any) -> Callable[[], dict[str, Any] | None]:
         """Call without waiting for an answer; what is returned tells the result once it is there.
 
         Until then, and if the call fails, that is ``None``.
@@ -362,36 +366,35 @@ class Session:
         ever. Any exception, Ctrl-C too, leaves the queue. Raises :class:`GpuShareError`.
         """
         request_id = str(params["request_id"])
-        news, waiting = _QueueNews(), _Waiting(Method.REQUEST, params, again=True)
+        waiting = _Waiting(Method.REQUEST, params, again=True)
 
         def left() -> None:
-            if news.lease is not None:
-                self.let_go(news.lease)
+            if waiting.lease is not None:
+                self.let_go(waiting.lease)
             # It is sent after a reconnect, too: else a place in the queue that we gave up would
             # be served.
             self.tell_surely(Method.RELEASE, request_id=request_id)
 
         told = (on_queued, on_waiting, wait_timeout, on_away)
-        return self._in_queue(request_id, news, waiting, left, *told)
+        return self._in_queue(request_id, waiting, left, *told)
 
     def _in_queue(
         self,
         key: str,
-        news: _QueueNews,
         waiting: _Waiting,
         left: Callable[[], None],
         *told: Any,
     ) -> dict[str, Any]:
         """Ask, and wait for the grant; ``left()`` says that it is not waited for any more."""
         try:
-            self._news[key] = news
+            self._queued[key] = waiting
             self._begin(waiting)
-            result = self._await_grant(waiting, news, *told)
-            self._news.pop(key, None)
+            result = self._await_grant(waiting, *told)
+            self._queued.pop(key, None)
             return result
         except BaseException:
             with deaf_to_interrupts():
-                self._news.pop(key, None)
+                self._queued.pop(key, None)
                 self._abandon(waiting)
                 left()
             raise
@@ -399,7 +402,6 @@ class Session:
     def _await_grant(
         self,
         waiting: _Waiting,
-        news: _QueueNews,
         on_queued: Callable[[Mapping[str, Any]], None],
         on_waiting: Callable[[], None],
         wait_timeout: float,
@@ -408,7 +410,7 @@ class Session:
         started = asked_at = time.monotonic()
         shown: Mapping[str, Any] | None = None
         while not waiting.done.wait(0.05 if time.monotonic() - started < 0.5 else 0.25):
-            newest = news.told
+            newest = waiting.news
             if newest is not None and newest is not shown:
                 shown = newest
                 on_queued(newest)
@@ -421,16 +423,16 @@ class Session:
                 asked_at = now  # it has not heard us yet
             else:
                 on_waiting()
-            if (news.told is not None or down) and wait_timeout and now - started >= wait_timeout:
+            if (newest is not None or down) and wait_timeout and now - started >= wait_timeout:
                 raise NodeUnavailable(
                     f"No GPU became free within {wait_timeout:g} s (wait_timeout). "
                     "Try again later, ask for less, or wait longer.",
                     Reason.TIMED_OUT,
                 )
-            if news.told is None and now - asked_at >= self._timeout:
+            if newest is None and now - asked_at >= self._timeout:
                 raise NodeUnavailable(_unreachable(self.path, TimeoutError("no answer")))
         result = self._outcome(waiting)
-        if not isinstance(result, dict) or not isinstance(result.get("lease"), str):
+        if not isinstance(result.get("lease"), str):
             raise NodeUnavailable(_unreachable(self.path, ValueError("a grant without a lease")))
         return result
 
@@ -458,7 +460,7 @@ class Session:
                 self.tell_surely(Method.PARKED, lease=lease)
 
         told = (on_queued, on_waiting, wait_timeout, on_away)
-        return self._in_queue(lease, _QueueNews(), waiting, left, *told)
+        return self._in_queue(lease, waiting, left, *told)
 
     def hold(self, lease: str, secret: str) -> None:
         """Send signs of life for ``lease`` and attach to it again after a reconnect."""
@@ -547,13 +549,14 @@ class Session:
             self._unsent = [other for other in self._unsent if other is not waiting]
             self._calls = {key: w for key, w in self._calls.items() if w is not waiting}
 
-    def _outcome(self, waiting: _Waiting) -> Any:
+    def _outcome(self, waiting: _Waiting) -> dict[str, Any]:
         if waiting.error is not None:
             error = waiting.error
             raise error_for(error.reason, error.message, error.data)
-        if waiting.failure is not None:
+        if waiting.result is None:
             raise NodeUnavailable(
-                _unreachable(self.path, ConnectionError(waiting.failure)), Reason.UNAVAILABLE
+                _unreachable(self.path, ConnectionError(waiting.failure or "no answer")),
+                Reason.UNAVAILABLE,
             )
         return waiting.result
 
@@ -783,14 +786,12 @@ class Session:
                 self._ended(str(waiting.params.get("lease")), message.error.message, False)
         else:
             waiting.result = message.result
-            asked = waiting.method in (Method.REQUEST, Method.RESUME)
-            if asked and isinstance(message.result, dict):
+            if waiting.method in (Method.REQUEST, Method.RESUME):
                 # Here and not in the user's thread, so that the first sign of life is never late.
                 lease, secret = message.result.get("lease"), message.result.get("secret")
                 if isinstance(lease, str) and isinstance(secret, str):
                     self.hold(lease, secret)
-            if isinstance(message.result, dict):
-                self._keep_voucher({**waiting.params, **message.result})
+            self._keep_voucher({**waiting.params, **message.result})
         waiting.done.set()
 
     def _keep_voucher(self, said: Mapping[str, Any]) -> None:
@@ -809,25 +810,17 @@ class Session:
         params = message.params
         if message.notice is Notice.QUEUED:
             with self._lock:
-                by_request = self._news.get(str(params.get("request_id")))
-                news = by_request or self._news.get(str(params.get("lease")))
+                by_request = self._queued.get(str(params.get("request_id")))
+                waiting = by_request or self._queued.get(str(params.get("lease")))
                 lease, secret = params.get("lease"), params.get("secret")
-                if news is not None and isinstance(lease, str) and isinstance(secret, str):
+                if waiting is not None and isinstance(lease, str) and isinstance(secret, str):
                     self._secrets.setdefault(lease, secret)
-                    news.lease = lease
-            if news is not None:
-                news.told = params
+                    waiting.lease = lease
+            if waiting is not None:
+                waiting.news = params
         elif message.notice is Notice.GRANTED:
             self._keep_voucher(params)
         elif message.notice is Notice.REVOKED:
             released = params.get("reason") == _RELEASED
             self._ended(str(params.get("lease")), str(params.get("message", "")), released)
         self._on_notice(message)
-
-
-class _QueueNews:
-    """The newest ``queued`` notification of one request, and the lease that it names."""
-
-    def __init__(self) -> None:
-        self.told: Mapping[str, Any] | None = None
-        self.lease: str | None = None

@@ -99,7 +99,6 @@ def limits_of(needs: tuple[Need, ...]) -> dict[str, int]:
     return {need.gpu: need.may_stay for need in needs if 0 < need.may_stay < 2**63}
 
 
-def told_seconds(answer: object, name: str = "seconds") -> float:
+def told_seconds(answer: Mapping[str, Any] | None, name: str = "seconds") -> float:
     """The seconds that an answer of the node manager names; 0: it names none."""
-    told = answer.get(name) if isinstance(answer, Mapping) else None
-    return number(told, 0.0, 1e9) or 0.0
+    return number((answer or {}).get(name), 0.0, 1e9) or 0.0
