@@ -42,7 +42,6 @@ def park(stage: Stage, kernel: Kernel) -> None:
 
 
 def error(shown: Shown) -> str:
-    assert shown.reply is not None
     return f"{shown.reply.get('ename')}: {shown.reply.get('evalue')}"
 
 
@@ -76,7 +75,6 @@ def test_what_runs_silently_is_refused_and_not_left_hanging(stage: Stage) -> Non
         assert "InputRejected" in error(alice.run(READ, silent=True)), "our own cell opens no door"
         assert alice.ok(READ).stream().strip() == SAID
         reply = alice.run(READ, silent=True).reply
-        assert reply is not None
         assert reply["status"] == "ok"
 
 
@@ -417,8 +415,7 @@ def test_after_a_release_cuda_keeps_some_memory_and_others_get_the_rest(stage: S
         bob.call(Method.RELEASE, lease=granted["lease"])
 
         def gpu() -> dict[str, int]:
-            found: dict[str, int] = stage.root.call(Method.STATUS)["gpus"][0]
-            return found
+            return stage.root.call(Method.STATUS)["gpus"][0]
 
         until(lambda: not gpu()["tasks"], "nobody's task is there")
         assert 0 < gpu()["reserved"] < GIB, "sweeps and elastic jobs may have the rest"

@@ -7,15 +7,14 @@ tokens. Nothing in the notebooks is about GPUs but ``import torch``.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.jupyter import Home, Kernel, Server, wait_for
+from support.jupyter import Home, Server, wait_for
 from support.node import RunningNode
 
 SHOW = "import torch, os; print(os.environ.get('CUDA_VISIBLE_DEVICES'))"
@@ -29,59 +28,27 @@ def home() -> Iterator[Home]:
 
 @pytest.fixture
 def node(home: Home) -> Iterator[RunningNode]:
-    tokens = home.path / "tokens.json"
-    people = [{"token": f"{name}-token", "environment": name} for name in ("alice", "bob")]
-    tokens.write_text(json.dumps({"tokens": people}))
-    tokens.chmod(0o600)
     config = "c.Policy.max_tasks_per_gpu = 1\nc.Policy.heartbeat_interval = 0.5\n"
-    with RunningNode(
-        home.path, simulate="1x24GiB", config=config, arguments=[f"--token-file={tokens}"]
-    ) as running:
+    people = ("alice", "bob")
+    with RunningNode(home.path, simulate="1x24GiB", config=config, people=people) as running:
         yield running
 
 
-def server_of(home: Home, node: RunningNode, name: str) -> Server:
-    server = home.serve(
-        f"--GpuShareExtension.socket={node.socket}",
-        environ=home.environ(JUPYTER_GPUSHARE_TOKEN=f"{name}-token"),
-        simulate=None,
-    )
-    assert server.wait_connected()["environment"] == name
-    return server
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as made:
+        yield made
 
 
 def my_leases(server: Server) -> list[dict[str, Any]]:
     return [lease for lease in server.gpushare("leases")["leases"] if lease["mine"]]
 
 
-class Running:
-    """Code that runs in a kernel while the test goes on."""
-
-    def __init__(self, kernel: Kernel, code: str) -> None:
-        self.printed: str | None = None
-        self.error: BaseException | None = None
-
-        def work() -> None:
-            try:
-                self.printed = kernel.run(code, within=90)
-            except AssertionError as error:  # what the kernel raised
-                self.error = error
-
-        self.thread = threading.Thread(target=work)
-        self.thread.start()
-
-    def result(self) -> str:
-        self.thread.join(90)
-        assert self.error is None, self.error
-        assert self.printed is not None, "still running"
-        return self.printed
-
-
 def test_import_gets_a_gpu_and_who_waits_for_it_can_leave_and_gets_it_when_it_is_free(
-    home: Home, node: RunningNode
+    home: Home, node: RunningNode, threads: ThreadPoolExecutor
 ) -> None:
     """One story, because it takes long to load torch."""
-    alices, bobs = server_of(home, node, "alice"), server_of(home, node, "bob")
+    alices, bobs = (home.serve_as(name, node) for name in ("alice", "bob"))
     alice, bob = alices.start_kernel(), bobs.start_kernel()
     uuid = alices.gpushare("status")["gpus"][0]["uuid"]
 
@@ -94,7 +61,7 @@ def test_import_gets_a_gpu_and_who_waits_for_it_can_leave_and_gets_it_when_it_is
     assert "24 GiB" in told
     assert "You are alice" in told
 
-    waiting = Running(bob, SHOW)
+    waiting = threads.submit(bob.run, SHOW, 90)
     wait_for(lambda: my_leases(bobs) and my_leases(bobs)[0]["state"] == "queued", 30, "a queue")
     seen = bobs.api.get("gpushare/api/status").text
     assert lease["id"] not in seen
@@ -103,12 +70,12 @@ def test_import_gets_a_gpu_and_who_waits_for_it_can_leave_and_gets_it_when_it_is
     # An interrupt leaves the queue.
     answer = bobs.api.post(f"api/kernels/{bob.id}/interrupt")
     assert answer.status_code == 204
-    waiting.thread.join(60)
-    assert "KeyboardInterrupt" in str(waiting.error)
+    with pytest.raises(AssertionError, match="KeyboardInterrupt"):
+        waiting.result(60)
     wait_for(lambda: not my_leases(bobs), 10, "bob is out of the queue")
     wait_for(bob.is_idle, what="the kernel lives")
     assert bob.run("print(6 * 7)").strip() == "42"
-    waiting = Running(bob, SHOW)
+    waiting = threads.submit(bob.run, SHOW, 90)
     wait_for(lambda: my_leases(bobs), 30, "the next import asks again")
 
     # The node manager dies, and nobody notices.
@@ -117,12 +84,11 @@ def test_import_gets_a_gpu_and_who_waits_for_it_can_leave_and_gets_it_when_it_is
     bobs.wait_connected()
     assert alice.run("print(torch.ones(2).sum().item())").strip() == "2.0"
     assert my_leases(alices)[0]["id"] == lease["id"]
-    assert waiting.printed is None
-    assert waiting.error is None
+    assert not waiting.done()
 
     # Death gives it to the next.
     os.kill(alice.pid(), signal.SIGKILL)
-    assert waiting.result().strip() == uuid
+    assert waiting.result(90).strip() == uuid
     assert my_leases(bobs)[0]["phase"] == "held"
     wait_for(lambda: not my_leases(alices), 10, "alice's lease is over")
 

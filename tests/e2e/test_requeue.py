@@ -375,7 +375,6 @@ def test_a_program_that_said_how_saves_at_its_gate_and_ends_with_75(
     environ = {**node.environ, "JUPYTER_GPUSHARE_CLASS": "batch"}
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as program:
         try:
-            assert program.stdout is not None
             assert program.stdout.readline() == "up\n"
             has_its_turn(node)
             out, _ = program.communicate(timeout=60)

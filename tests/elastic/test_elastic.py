@@ -318,8 +318,7 @@ def test_a_terminal_lists_the_jobs_and_which_of_them_has_no_leader(
 
     def listed() -> list[dict[str, Any]]:
         assert ElasticApp().start(["--list", "--json"]) == 0
-        jobs: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["jobs"]
-        return jobs
+        return json.loads(capsys.readouterr().out)["jobs"]
 
     held = records.lock()
     assert listed() == [{"name": "digits", "state": "waiting", "step": 0, "epoch": 0}]

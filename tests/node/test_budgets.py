@@ -45,8 +45,7 @@ def node(directory: Path, hours: float, *, window: float = 3600.0) -> RunningNod
 
 
 def budget(client: NodeClient) -> dict[str, Any]:
-    found: dict[str, Any] = client.call(Method.STATUS)["quota"]["budget"]
-    return found
+    return client.call(Method.STATUS)["quota"]["budget"]
 
 
 def test_a_budget_is_warned_of_spent_waited_for_and_raised(tmp_path: Path) -> None:
@@ -199,7 +198,6 @@ def test_days_begin_at_the_nodes_own_midnight(zone: str, monkeypatch: pytest.Mon
     try:
         # Berlin's clocks went back on the 25th: that month has an hour more.
         since, until_ = bounds(Period("month"), 1792454400.0)  # 2026-10-20 00:00 UTC
-        assert until_ is not None
         for moment, day in ((since, 1), (until_, 1)):
             local = datetime.fromtimestamp(moment)
             assert (local.day, local.hour, local.minute) == (day, 0, 0)
@@ -264,6 +262,5 @@ def test_when_so_much_will_have_left_the_window(
         assert ledger.usage_leaves(since, now, "bob", 1.0) is None
         assert ledger.usage_leaves(since, now, "alice", total + 1000.0) is None
         if total > 1.0:
-            assert wait is not None
             left = total - held(since + wait)
             assert left == pytest.approx(total * share, rel=0.01, abs=60.0)

@@ -97,8 +97,7 @@ c.Quotas.default = {"gpus": 2}
 
 
 def gpus(client: NodeClient) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = client.call(Method.STATUS)["gpus"]
-    return found
+    return client.call(Method.STATUS)["gpus"]
 
 
 def test_who_waits_reads_why_and_gets_the_gpu_when_it_is_back(tmp_path: Path) -> None:

@@ -215,7 +215,6 @@ async def test_what_is_new_is_written_soon_and_seldom(
         host.now += 1
         for name in names:
             memory.keep(name, 7, host.now, Principal(name))
-    assert memory._due is not None
     left = memory._due.when() - asyncio.get_running_loop().time()
     assert left > hubmemory.WRITE_EACH / 2, "the next one is written much later"
     assert host.path.stat().st_ino == first

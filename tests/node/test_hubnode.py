@@ -63,8 +63,7 @@ def test_who_waits_by_a_groups_quota_still_waits_while_the_hub_is_away(
 
         def bobs() -> dict[str, Any]:
             rows = {row["environment"]: row for row in admin.call(Method.QUOTA_LIST)["quotas"]}
-            found: dict[str, Any] = rows["bob"]
-            return found
+            return rows["bob"]
 
         status = admin.call(Method.STATUS)
         assert {lease["state"] for lease in status["leases"]} & {"queued"}

@@ -424,7 +424,6 @@ def test_a_broken_file_lets_nobody_in_and_says_why(tmp_path: Path, content: obje
 def test_the_file_of_the_docs_can_be_used(tmp_path: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "how-to" / "node-manager.md"
     found = re.search(r"```json\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
-    assert found is not None
     identity = write(tmp_path / "tokens", found[1])
     assert who(identity, PEER, "a-secret") == Principal("alice", ("students",), admin=False)
     assert who(identity, PEER, "another-secret") == Principal("ada", (), admin=True)

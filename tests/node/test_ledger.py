@@ -162,7 +162,6 @@ def killed(path: Path, lines: int) -> str:
     """What a writer says that is killed after so many lines, and goes on meanwhile."""
     line = [sys.executable, "-c", CHILD, str(path)]
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
         for _line in range(lines):
             child.stdout.readline()
         with pytest.raises(LedgerInUse, match="another node manager"):
@@ -256,7 +255,6 @@ def test_a_corrupt_ledger_is_set_aside_and_said_so(path: Path, opens: Opens, dam
     ledger = opens(path)
     aside = path.with_name("ledger.sqlite.corrupt-20231114T000000Z")
     assert aside.read_bytes() == damaged
-    assert ledger.notice is not None
     assert str(aside) in ledger.notice
     assert ledger.load() == ([], [])
     ledger.append([record("Noted", 1.0)])

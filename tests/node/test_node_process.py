@@ -311,7 +311,6 @@ def test_it_ends_with_the_one_who_started_it_however_that_ends() -> None:
         with subprocess.Popen(
             [sys.executable, "-c", STARTER, *node], stdout=subprocess.PIPE, text=True
         ) as starter:
-            assert starter.stdout is not None
             ready, path, pid = starter.stdout.readline().split()
             assert (ready, path) == ("ready", socket)
             child = psutil.Process(int(pid))
@@ -346,8 +345,7 @@ def damage(node: RunningNode) -> None:
 
 
 def status_of(node: RunningNode) -> dict[str, Any]:
-    document: dict[str, Any] = node.client("root").call(Method.STATUS)
-    return document
+    return node.client("root").call(Method.STATUS)
 
 
 def shown(granted: dict[str, Any], **changes: Any) -> dict[str, Any]:

@@ -225,7 +225,6 @@ def test_after_a_restart_the_pool_comes_in_beside_strangers_from_many_addresses(
         line = [sys.executable, "-c", KNOCKS, str(node.port)]
         with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as stranger:
             try:
-                assert stranger.stdout is not None
                 assert stranger.stdout.readline() == "on\n"
                 for _ in range(5):  # each of them, as the pool tries again only after seconds
                     node.from_pool(authority).close()

@@ -124,7 +124,6 @@ def test_a_task_that_computes_is_asked_at_its_gate() -> None:
     alice, _carol = asked_to_move(host)
     state = host.world.state
     asked, lease = state.memory_recall(alice.lease), state.leases[alice.lease]
-    assert asked is not None
     (part,) = lease.allocations
     told = recall_notice(Give.PROCESS, asked, state, lease, {(alice.lease, part.gpu): 7 * GIB})
     assert (told["give"], told["why"], told["gate"]) == ("process", "moved", True)

@@ -129,7 +129,6 @@ async def test_who_may_come_in_is_charged_to_the_address_until_it_is_known(tmp_p
     async with house(tmp_path) as there:
         client = await there.dial(pool=False)
         (connection,) = await soon(lambda: there.host.opened)
-        assert connection.peer is not None
         assert connection.peer.charged == "address 127.0.0.1"
         assert connection.peer.uid == -1
         await client.greet(token="whatever")

@@ -396,7 +396,6 @@ def test_loops_that_nobody_can_see_take_turns_and_nobody_stays_locked(now: Scene
 
     # The helper is killed.
     helper = helper_pid(now.place)
-    assert helper is not None
     os.kill(helper, signal.SIGKILL)
     now.go_on()
     until(now.anybody_locked, "they take turns again", LOCKED_WITHIN)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from support.ledgers import BOOT, Opens, active, ended, granted, open_ledger
-from support.node import RunningNode, token_file, until
+from support.node import RunningNode, until
 from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import GIB, gpu, replayed
 
@@ -117,7 +117,6 @@ def test_at_midnight_itself_a_lease_is_of_the_new_day(ledger: Ledger) -> None:
 def test_a_year_is_one_look_at_the_tables(ledger: Ledger) -> None:
     ledger.append([granted(0.0, "open", "alice", 2)])
     seen: list[str] = []
-    assert ledger._connection is not None
     ledger._connection.set_trace_callback(seen.append)
     told = daily(ledger, BOOT + 365 * DAY + HOUR, 366, "alice")
     ledger._connection.set_trace_callback(None)
@@ -188,9 +187,9 @@ def test_the_days_sum_up_to_the_usage(
 
 
 def test_whose_days_are_told_and_that_they_are_the_nodes_own(tmp_path: Path) -> None:
-    people = [token_file(tmp_path, "alice", "bob", "root")]
+    people = ("alice", "bob", "root")
     with (
-        RunningNode(tmp_path, arguments=people, environ={"TZ": "Asia/Kathmandu"}) as node,
+        RunningNode(tmp_path, people=people, environ={"TZ": "Asia/Kathmandu"}) as node,
         node.client("alice") as alice,
         node.client("bob") as bob,
         node.client("root") as root,

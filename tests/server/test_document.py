@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from support.jupyter import Home, Server, wait_for
-from support.node import GIB, Puppet, RunningNode, token_file, until
+from support.node import GIB, Puppet, RunningNode, until
 from support.nvml import NvmlWorld
 
 from jupyter_gpushare.link import openapi
@@ -92,19 +92,10 @@ def crowd(home: Home, nvml_world: NvmlWorld) -> Iterator[Crowd]:
         home.path,
         simulate="",
         config=config,
-        arguments=[token_file(home.path, "alice", "bob", "root")],
+        people=("alice", "bob", "root"),
         environ=nvml_world.environ(),
     ) as node:
-        alice, root = (
-            home.serve(
-                f"--GpuShareExtension.socket={node.socket}",
-                environ=home.environ(JUPYTER_GPUSHARE_TOKEN=name),
-                simulate=None,
-            )
-            for name in ("alice", "root")
-        )
-        alice.wait_connected()
-        root.wait_connected()
+        alice, root = (home.serve_as(name, node) for name in ("alice", "root"))
         yield Crowd(node, nvml_world, gpus, alice, root)
 
 

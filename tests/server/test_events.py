@@ -14,7 +14,7 @@ import websocket
 from hypothesis import given, strategies as st
 from prometheus_client.utils import floatToGoString
 from support.jupyter import TOKEN, Home, Server, wait_for
-from support.node import NodeClient, RemoteError, RunningNode, open_directory, token_file
+from support.node import NodeClient, RemoteError, RunningNode, open_directory
 
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.server.leaseevents import SCHEMA_ID, changes
@@ -44,8 +44,8 @@ def shared_node() -> Iterator[RunningNode]:
     # These clients give no signs of life.
     config = "c.Policy.max_tasks_per_gpu = 1\nc.Policy.heartbeat_timeout = 600.0\n"
     with open_directory() as place:
-        known = token_file(place, "alice", "bob", "root")
-        with RunningNode(place, simulate="1x24GiB", config=config, arguments=[known]) as node:
+        people = ("alice", "bob", "root")
+        with RunningNode(place, simulate="1x24GiB", config=config, people=people) as node:
             yield node
 
 
@@ -53,17 +53,7 @@ def shared_node() -> Iterator[RunningNode]:
 def servers(shared_node: RunningNode) -> Iterator[dict[str, Server]]:
     """A server of each of them."""
     with Home.make() as home:
-        found = {
-            name: home.serve(
-                f"--GpuShareExtension.socket={shared_node.socket}",
-                environ=home.environ(JUPYTER_GPUSHARE_TOKEN=name),
-                simulate=None,
-            )
-            for name in ("alice", "root")
-        }
-        for name, server in found.items():
-            assert server.wait_connected()["environment"] == name
-        yield found
+        yield {name: home.serve_as(name, shared_node) for name in ("alice", "root")}
 
 
 def test_events_tell_the_life_of_a_lease(
@@ -162,8 +152,7 @@ def test_a_revoked_lease_says_why_to_its_owner_and_to_nobody_else(
 def metrics(server: Any) -> str:
     answer = server.api.get("metrics")
     assert answer.status_code == 200
-    text: str = answer.text
-    return text
+    return answer.text
 
 
 def test_metrics_tell_no_names(servers: dict[str, Server], shared_node: RunningNode) -> None:
@@ -232,8 +221,7 @@ LIVE = "gpushare/api/live"
 def next_status(socket: Any) -> dict[str, Any]:
     message = json.loads(socket.recv())
     assert message["type"] == "status", message
-    status: dict[str, Any] = message["status"]
-    return status
+    return message["status"]
 
 
 def test_each_change_is_told(home: Home) -> None:

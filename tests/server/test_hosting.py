@@ -73,7 +73,6 @@ def test_a_server_waits_for_a_node_manager_for_all_that_is_away_and_no_longer(
     system.parent.mkdir()
     server = extension.GpuShareExtension(simulate="1x1GiB")
     server.node = server._make_node()
-    assert server.node is not None
     assert server.find() == str(system)
     assert "is away. If it does not come back within 5 minutes" in (server.why() or "")
     os.utime(system.parent, (1.0, 1.0))

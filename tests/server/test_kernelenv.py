@@ -24,8 +24,7 @@ def variables(kernel: Kernel) -> dict[str, str]:
         "import os, json; print(json.dumps({k: v for k, v in os.environ.items() "
         "if k.startswith('JUPYTER_GPUSHARE_')}))"
     )
-    found: dict[str, str] = json.loads(kernel.run(code))
-    return found
+    return json.loads(kernel.run(code))
 
 
 def write_notebook(path: Path, metadata: dict[str, Any]) -> None:

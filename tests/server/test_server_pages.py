@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.asking import Asker, asking
-from support.node import GIB, RunningNode, token_file
+from support.node import GIB, RunningNode
 from support.pageroutes import Who, visits
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
@@ -28,8 +28,7 @@ Serve = Callable[..., AbstractAsyncContextManager[Asker]]
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[RunningNode]:
-    people = token_file(tmp_path, "alice", "bob", "root")
-    with RunningNode(tmp_path, arguments=[people]) as running:
+    with RunningNode(tmp_path, people=("alice", "bob", "root")) as running:
         yield running
 
 

@@ -128,7 +128,6 @@ class Host:
         """Start ``jupyter gpushare node``, and return when it serves."""
         command = [sys.executable, "-m", "jupyter_gpushare.cli", "node", *words]
         node = self.start(command, stdout=subprocess.PIPE, text=True)
-        assert node.stdout is not None
         assert node.stdout.readline().startswith("ready ")
 
     def ask(self, command: Sequence[str], **options: Any) -> str:
@@ -293,7 +292,6 @@ class Hosts(Mapping[str, Host]):
     def guard(self, namespace: str) -> None:
         """Let all processes of the namespace end with this one."""
         assert self._warden is not None
-        assert self._warden.stdin is not None
         self._warden.stdin.write(f"{namespace}\n")
         self._warden.stdin.flush()
 
@@ -311,7 +309,6 @@ class Hosts(Mapping[str, Host]):
 
     def in_switch(self, *command: str) -> None:
         """Run it in the switch's network."""
-        assert self._switch is not None
         _do("nsenter", f"--target={self._switch.pid}", "--net", "--", *command)
 
 
@@ -342,7 +339,6 @@ def _held(command: list[str]) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,  # Ctrl-C is for whoever made it
     )
-    assert holder.stdout is not None
     said = holder.stdout.readline()
     if said != "up\n":
         holder.kill()

@@ -358,7 +358,6 @@ class RunningHub:
 
     def start_node(self) -> None:
         """Start the node manager that is not the Hub's."""
-        assert self.node_arguments is not None
         module = ("jupyter_gpushare.cli", "node", f"--socket={self.socket}")
         self.node = self._launch(*module, *self.node_arguments)
         wait_for(self._listens, 60, "the node manager")
@@ -375,7 +374,6 @@ class RunningHub:
 
     def known_here(self, at: str = "127.0.0.1") -> list[str]:
         """Of a node manager elsewhere, what makes it ask this Hub, which it reaches ``at``."""
-        assert self.node_arguments is not None
         own = (one for one in self.node_arguments if not one.startswith(("--ledger", "--simulate")))
         return [one.replace("127.0.0.1", at) for one in own]
 
@@ -403,7 +401,6 @@ class RunningHub:
             )
 
     def _is_up(self) -> bool:
-        assert self.process is not None
         assert self.process.poll() is None, f"JupyterHub ended:\n{self.tail()}"
         try:
             return self.api.get("info").status_code == 200
@@ -412,7 +409,6 @@ class RunningHub:
 
     def node_process(self) -> psutil.Process:
         """The node manager."""
-        assert self.process is not None
         if self.node is not None:
             return psutil.Process(self.node.pid)
 
@@ -430,7 +426,6 @@ class RunningHub:
 
     def pages_processes(self) -> tuple[psutil.Process, psutil.Process]:
         """The keeper of the pages, and what it keeps."""
-        assert self.process is not None
         found: dict[bool, psutil.Process] = {}
         for child in psutil.Process(self.process.pid).children(recursive=True):
             told = child.cmdline()
@@ -458,7 +453,6 @@ class RunningHub:
 
     def kill(self) -> None:
         """``kill -9`` of the Hub alone; its proxy, servers and services go on."""
-        assert self.process is not None
         kill(self.process)
 
     def stop(self) -> None:

@@ -275,6 +275,14 @@ class Home:
             **more,
         }
 
+    def serve_as(self, person: str, node: Any) -> Server:
+        """Their server, when the node manager, which has their name as a token, knows it."""
+        environ = self.environ(JUPYTER_GPUSHARE_TOKEN=person)
+        found = f"--GpuShareExtension.socket={node.socket}"
+        server = self.serve(found, environ=environ, simulate=None)
+        assert server.wait_connected()["environment"] == person
+        return server
+
     def serve(
         self,
         *arguments: str,

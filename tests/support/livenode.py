@@ -112,7 +112,6 @@ class LiveNode(RunningNode):
 
 def started(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
     """The process, which says that it is up."""
-    assert process.stdout is not None
     if process.stdout.readline() != "up\n":
         process.kill()
         raise AssertionError(process.communicate()[1])

@@ -169,7 +169,6 @@ class RunningNode:
     def start(self, within: float = WITHIN, **extra_environ: str) -> RunningNode:
         """Start it and return when it serves. Fails with its log when it does not."""
         process = self.launch(**extra_environ)
-        assert process.stdout is not None
         # The process may die at a failpoint before it serves: then the line is empty.
         alarm = threading.Timer(within, process.kill)
         alarm.start()
@@ -184,7 +183,6 @@ class RunningNode:
     @property
     def pid(self) -> int:
         """The process's pid."""
-        assert self.process is not None
         return self.process.pid
 
     def story(self) -> str:
@@ -193,13 +191,11 @@ class RunningNode:
 
     def kill9(self) -> None:
         """Kill it as hard as can be, and wait until it is gone."""
-        assert self.process is not None
         self.process.kill()
         self._reap()
 
     def terminate(self, within: float = WITHIN) -> int:
         """End it as an administrator does; its exit status."""
-        assert self.process is not None
         self.process.terminate()
         status = self.process.wait(within)
         self._reap()
@@ -207,7 +203,6 @@ class RunningNode:
 
     def wait_dead(self, within: float = WITHIN) -> int:
         """Wait until it ended by itself (a failpoint); its exit status."""
-        assert self.process is not None
         status = self.process.wait(within)
         self._reap()
         return status
@@ -297,7 +292,6 @@ class NodeClient:
         self._answers: dict[CallId, Answer | ErrorAnswer] = {}
         self._protocol = ClientConnection()
         if connected is None:
-            assert path is not None
             connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 connected.connect(os.fspath(path))
@@ -389,8 +383,7 @@ class NodeClient:
 
     def request(self, **params: Any) -> dict[str, Any]:
         """Ask for GPUs and return the grant."""
-        granted: dict[str, Any] = self.wait(self.ask(**params))
-        return granted
+        return self.wait(self.ask(**params))
 
     def close(self) -> None:
         """Hang up; leases stay."""

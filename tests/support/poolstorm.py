@@ -146,7 +146,6 @@ class Line:
                 await asyncio.sleep(0.1)  # the node manager is away; nobody says when it comes back
 
     async def _ask(self, method: Method, **params: Any) -> dict[str, Any]:
-        assert self._streams is not None
         reader, writer = self._streams
         call_id, line = self._protocol.call(method, **params)
         writer.write(line)
@@ -279,8 +278,6 @@ class Storm:
     @staticmethod
     def _serves(node: RunningNode) -> None:
         process = node.process
-        assert process is not None
-        assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith("ready "), node.story()
 

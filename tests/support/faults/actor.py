@@ -289,7 +289,6 @@ class Actor(Client):
 
     def _release(self) -> None:
         lease, self.lease = self.lease, None
-        assert lease is not None
 
         def release() -> str:
             self.session.let_go(lease)

@@ -113,7 +113,6 @@ class Pretend(ModuleType):
 
     def move_out(self, block: Block) -> None:
         block.kept = self._read(block)
-        assert block.address is not None
         self.cuda.free(block.address)
         block.address = None
 
@@ -123,12 +122,10 @@ class Pretend(ModuleType):
         block.kept = b""
 
     def _read(self, block: Block) -> bytes:
-        assert block.address is not None
         end = block.address + block.size - NOISE
         return self.cuda.read(block.address, NOISE) + self.cuda.read(end, NOISE)
 
     def _write(self, block: Block, noise: bytes) -> None:
-        assert block.address is not None
         self.cuda.write(block.address, noise[:NOISE])
         self.cuda.write(block.address + block.size - NOISE, noise[NOISE:])
 

@@ -230,7 +230,6 @@ class Cast:
         log = self.directory / f"{name}.log"
         log.touch()
         stdin, stdout = self._nursery.stdin, self._nursery.stdout
-        assert stdin is not None
         assert stdout is not None
         stdin.write(json.dumps({**spec, "log": str(log)}) + "\n")
         stdin.flush()
@@ -315,7 +314,6 @@ def can_steal() -> bool:
     if fd >= 0:
         os.close(fd)
     os.close(pidfd)
-    assert child.stdin is not None
     child.stdin.close()
     child.kill()
     child.wait()

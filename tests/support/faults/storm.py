@@ -734,7 +734,6 @@ class Storm:
         log = self.nodes.node.ledger.with_name("ledger.sqlite-wal")
         if self.nodes.hosts or self.nodes.signal(signal.SIGKILL) is None:
             return False
-        assert self.nodes.node.process is not None
         self.nodes.node.process.wait(60)
         with contextlib.suppress(FileNotFoundError), log.open("ab") as file:
             file.write(self.rng.randbytes(self.rng.randrange(1, 4096)))

@@ -62,8 +62,7 @@ class Lines:
                 raise ConnectionError("closed")
             self.rest += data
         one, _, self.rest = self.rest.partition(b"\n")
-        message: dict[str, Any] = json.loads(one)
-        return message
+        return json.loads(one)
 
 
 def honest(path: str, seconds: float) -> dict[str, Any]:

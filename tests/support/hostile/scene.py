@@ -56,8 +56,7 @@ def start(
 
 def result(process: subprocess.Popen[str], within: float) -> dict[str, Any]:
     told, _ = process.communicate(timeout=within)
-    found: dict[str, Any] = json.loads(told)
-    return found
+    return json.loads(told)
 
 
 def memory_of(pid: int) -> int:
