@@ -72,6 +72,9 @@ def _walls(walls: doc.Walls) -> Iterator[doc.Fact]:
     for names in walls.get("shared", ()):
         words = "There is no wall between {}: they are in one control group."
         yield tell(words, name(listed(names), 500), tone="warn", hint=_ONE_EACH)
+    if memory and (several := walls.get("several")):
+        words = "There are several control groups of {}: memory is for those that hold a lease."
+        yield tell(words, name(listed(several), 500), tone="good")
     if outside := walls.get("outside"):
         words = "There is no wall around some processes of {}."
         yield tell(words, name(listed(outside), 500), tone="warn", hint=_ONE_EACH)

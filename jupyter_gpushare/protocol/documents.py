@@ -304,6 +304,9 @@ class Walls(TypedDict):
     outside: NotRequired[
         Annotated[list[str], "environments with a process in no such group, for administrators"]
     ]
+    several: NotRequired[
+        Annotated[list[str], "environments with several such groups, for administrators"]
+    ]
 
 
 class Node(TypedDict):

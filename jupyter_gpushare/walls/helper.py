@@ -262,7 +262,10 @@ def rules_of(gpus: dict[str, dict[str, Device]], opened: Container[str]) -> list
 
 
 class Memory:
-    """The driver's limits on what a group's processes have on a GPU, where it has such."""
+    """The driver's limits on what a group's processes have on a GPU, where it has such.
+
+    Raises :class:`Refused`.
+    """
 
     def __init__(self, top: Path, uuids: Iterable[str]) -> None:
         self._nvml: Any = None
@@ -275,7 +278,7 @@ class Memory:
             self._nvml = pynvml
             for uuid in uuids:
                 self.used(top, uuid)
-        except pynvml.NVMLError:  # an older driver, or MIG
+        except (pynvml.NVMLError, Refused):  # an older driver, or MIG
             self._nvml = None
 
     def __bool__(self) -> bool:
@@ -284,26 +287,31 @@ class Memory:
     def used(self, group: Path, uuid: str) -> int:
         """Bytes that a group's processes have on a GPU."""
         told = self._nvml.c_nvmlGetMemoryLimits_v1_t(os.fsencode(group), 0, 0, 0)
-        self._nvml.nvmlDeviceGetMemoryLimits_v1(self._nvml.nvmlDeviceGetHandleByUUID(uuid), told)
+        with self._device(uuid) as device:
+            self._nvml.nvmlDeviceGetMemoryLimits_v1(device, told)
         return int(told.currentUsed)
 
     def limit(self, group: Path, uuid: str, soft: int, hard: int | None) -> bool:
         """Bytes that are protected from others, and the most that there can be; ``None``: any.
 
         It is never less than what is used: who has more keeps it, and gets no more. Whether it is
-        as it was asked for. Raises :class:`Refused`.
+        as it was asked for.
         """
-        nvml = self._nvml
+        if hard is None:
+            most = self._nvml.NVML_DEVICE_MEMORY_LIMIT_MAX
+        else:
+            most = max(hard, self.used(group, uuid))
+        name, soft = os.fsencode(group), min(soft, most)
+        with self._device(uuid) as device:
+            limits = self._nvml.c_nvmlSetMemoryLimits_v1_t(name, soft, most)
+            self._nvml.nvmlDeviceSetMemoryLimits_v1(device, limits)
+        return hard is None or most == hard
+
+    @contextlib.contextmanager
+    def _device(self, uuid: str) -> Iterator[Any]:
         try:
-            device = nvml.nvmlDeviceGetHandleByUUID(uuid)
-            if hard is None:
-                most = nvml.NVML_DEVICE_MEMORY_LIMIT_MAX
-            else:
-                most = max(hard, self.used(group, uuid))
-            limits = nvml.c_nvmlSetMemoryLimits_v1_t(os.fsencode(group), soft, most)
-            nvml.nvmlDeviceSetMemoryLimits_v1(device, limits)
-            return hard is None or most == hard
-        except nvml.NVMLError as error:
+            yield self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+        except self._nvml.NVMLError as error:
             raise Refused(f"The driver limits no memory on {uuid}: {error}.") from error
 
 
@@ -333,7 +341,8 @@ class Wall:
     """What stands, or is to stand, around a group: whose it is, and the GPUs that it may open.
 
     There are no ``environments`` while nobody said whose the group is. Of each GPU it is said how
-    many bytes are protected there, and how many there can be.
+    many bytes are protected there, and how many there can be: in all groups of the same
+    environments together. 0: what is used in this one stays, and there can be no more.
     """
 
     environments: tuple[str, ...] = ()
@@ -359,8 +368,9 @@ class Walls:
         self._gpus: dict[str, dict[str, Device]] = {}
         self._memory = Memory(self._top, ())
         self._walls: dict[str, Wall] = {}
-        # Groups that have more than they may: their limits follow what they use down.
-        self._above: set[str] = set()
+        # Groups whose limits follow what is used: in them beyond what they may, or in others of the
+        # same environments.
+        self._follow: set[str] = set()
         self._is_on = True
         with contextlib.suppress(FileNotFoundError):
             told = json.loads(record.read_text())
@@ -382,11 +392,11 @@ class Walls:
         for group in found:
             wall = known.setdefault(group, Wall())
             with contextlib.suppress(OSError, Refused):  # it went just now; or the asker is told
-                if changed or group in self._above or not _is_walled(self._top / group):
+                if changed or group in self._follow or not _is_walled(self._top / group):
                     self._stand(group, wall)
         if known != self._walls:
             self._walls = known
-            self._above.intersection_update(known)
+            self._follow.intersection_update(known)
             self._keep()
 
     def set(self, walls: Mapping[str, Wall]) -> dict[str, Any]:
@@ -431,15 +441,22 @@ class Walls:
 
     def _stand(self, group: str, wall: Wall) -> None:
         path = self._top / group
-        exact = []
+        names = wall.environments
+        beside = [
+            self._top / one
+            for one, other in self._walls.items()
+            if names and other.environments == names and one != group and (self._top / one).exists()
+        ]
+        exact = [not beside]
         if self._memory:
             for uuid, (soft, hard) in wall.gpus.items():
-                exact.append(self._memory.limit(path, uuid, soft, hard))
+                hard -= sum(self._memory.used(one, uuid) for one in beside)
+                exact.append(self._memory.limit(path, uuid, soft, max(1, hard)))
         _attach(path, rules_of(self._gpus, wall.gpus))
         if self._memory:  # who keeps a file open gets no more
             for uuid in set(self._gpus).difference(wall.gpus):
                 exact.append(self._memory.limit(path, uuid, 0, 1))
-        (self._above.discard if all(exact) else self._above.add)(group)
+        (self._follow.discard if all(exact) else self._follow.add)(group)
 
     def _matching(self) -> list[str]:
         found = {

@@ -915,6 +915,7 @@ WALLS = {
     "groups": 3,
     "shared": [["alice", "bob"]],
     "outside": ["carol"],
+    "several": ["dave", "erin"],
 }
 
 

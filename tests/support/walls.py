@@ -22,7 +22,7 @@ import pytest
 
 from jupyter_gpushare.walls import helper
 
-from .node import WITHIN, until
+from .node import WITHIN, Puppet, until
 
 _BEGIN = """
 import os, sys
@@ -120,6 +120,12 @@ class WalledHost:
         name = f"{self.slice}/user-{uid}.slice"
         (self.top / name).mkdir(exist_ok=True)
         return name
+
+    def walled(self, uid: int, user: int | None = None) -> Puppet:
+        """A process of a user in the user's group, or in that of ``uid``."""
+        puppet = Puppet(uid if user is None else user)
+        (self.top / self.group(uid) / "cgroup.procs").write_text(str(puppet.pid))
+        return puppet
 
     def set(self, uid: int, *gpus: str, soft: int = 0, hard: int = 2**40) -> dict[str, Any]:
         """Have a user's group open these GPUs, with so many bytes on each."""

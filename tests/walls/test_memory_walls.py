@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.node import Puppet, RemoteError, RunningNode, open_directory, until
+from support.node import RemoteError, RunningNode, open_directory, until
 from support.nvml import Nvml, NvmlWorld
 from support.nvml_fixtures import nvml_stub, nvml_world
 from support.walls import WalledHost, needs_walls, walled_host
@@ -77,9 +77,8 @@ def test_a_lease_has_its_memory_and_no_more(host: WalledHost, nvml_world: NvmlWo
         RunningNode(
             directory, simulate="", config=config, environ=nvml_world.environ(), shared=True
         ) as node,
-        Puppet(ANN) as ann,
+        host.walled(ANN) as ann,
     ):
-        (host.top / host.group(ANN) / "cgroup.procs").write_text(str(ann.pid))
         client = ann.client(node.socket)
         lease = client.request(gpus=1, memory=4 * GIB)
         (gpu,) = [one["uuid"] for one in lease["gpus"]]
@@ -98,3 +97,59 @@ def test_a_lease_has_its_memory_and_no_more(host: WalledHost, nvml_world: NvmlWo
             told = node.status()["node"]
             assert "limits no memory" in told["problem"], "granting does not go on by itself"
             assert told["walls"]["stand"] is False
+
+
+def test_what_is_used_in_another_group_of_an_environment_is_taken_off(
+    host: WalledHost, nvml_world: NvmlWorld
+) -> None:
+    login, server = host.group(ANN), host.group(BOB)
+    with host.walled(ANN) as process:
+        nvml_world.add_process(FIRST, process.pid, 3 * GIB)
+        walls = {
+            login: [["ann"], {FIRST: [0, 0]}],
+            server: [["ann"], {FIRST: [4 * GIB, 5 * GIB]}],
+        }
+        assert host.ask(do="set", walls=walls)["failed"] == {}
+        assert limits(host, nvml_world, ANN)[FIRST] == (0, 3 * GIB)
+        assert limits(host, nvml_world, BOB)[FIRST] == (2 * GIB, 2 * GIB)
+        nvml_world.set_memory(FIRST, process.pid, GIB)
+        until(lambda: limits(host, nvml_world, BOB)[FIRST] == (4 * GIB, 4 * GIB), "more is free")
+        assert limits(host, nvml_world, ANN)[FIRST] == (0, GIB), "and cannot be taken again"
+    until(lambda: not (host.top / login / "cgroup.procs").read_text(), "nobody is there")
+    (host.top / login).rmdir()
+    assert host.ask(do="set", walls={server: walls[server]})["failed"] == {}, "the other one went"
+    until(lambda: limits(host, nvml_world, BOB)[FIRST] == (4 * GIB, 5 * GIB), "all is its own")
+
+
+def test_a_person_with_two_groups_has_the_memory_of_a_lease_where_its_processes_are(
+    host: WalledHost, nvml_world: NvmlWorld
+) -> None:
+    nvml_world.remove(SECOND)
+    (host.root / "proc/driver/nvidia/gpus/0000:01:00.0/information").unlink()
+    config = f"c.NodeManagerApp.walls = {str(host.socket)!r}\n"
+    config += "c.NodeManagerApp.measure_interval = 0.2\n"
+    config += "c.Policy.over_limit_tolerance = '512MiB'\n"
+    with (
+        open_directory() as directory,
+        RunningNode(
+            directory, simulate="", config=config, environ=nvml_world.environ(), shared=True
+        ) as node,
+        host.walled(ANN) as login,
+        host.walled(BOB, ANN) as server,
+    ):
+        clients = [login.client(node.socket), server.client(node.socket)]
+        assert node.status()["node"]["walls"]["several"] == [f"uid-{ANN}"]
+
+        def both() -> list[tuple[int, int]]:
+            return [limits(host, nvml_world, uid)[FIRST] for uid in (ANN, BOB)]
+
+        first = clients[0].request(gpus=1, memory=4 * GIB)
+        assert both() == [(4 * GIB, 4 * GIB + 512 * MIB), CLOSED]
+        second = clients[1].request(gpus=1, memory=2 * GIB)
+        half = (3 * GIB, 6 * GIB + 512 * MIB)
+        assert both() == [half, half], "each may take what is free; half is protected in each"
+        clients[0].call(Method.RELEASE, lease=first["lease"])
+        until(lambda: both() == [CLOSED, (2 * GIB, 2 * GIB + 512 * MIB)], "it is the other one's")
+        clients[0].call(Method.ATTACH, lease=second["lease"], secret=second["secret"])
+        half = (GIB, 2 * GIB + 512 * MIB)
+        until(lambda: both() == [half, half], "a process of each holds it")

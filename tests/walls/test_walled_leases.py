@@ -39,15 +39,8 @@ def node(host: WalledHost) -> Iterator[RunningNode]:
 
 @pytest.fixture
 def ann(host: WalledHost) -> Iterator[Puppet]:
-    with walled(host, ANN) as ann:
+    with host.walled(ANN) as ann:
         yield ann
-
-
-def walled(host: WalledHost, uid: int) -> Puppet:
-    """A process of a user in the user's group."""
-    puppet = Puppet(uid)
-    (host.top / host.group(uid) / "cgroup.procs").write_text(str(puppet.pid))
-    return puppet
 
 
 def test_a_gpu_is_open_when_its_grant_is_told_and_closed_when_its_memory_is_gone(
@@ -58,7 +51,7 @@ def test_a_gpu_is_open_when_its_grant_is_told_and_closed_when_its_memory_is_gone
     lease = client.request(gpus=1)
     first = [gpu["index"] for gpu in lease["gpus"]]
     assert host.gpus_of(ANN) == first
-    with walled(host, BOB) as bob:
+    with host.walled(BOB) as bob:
         bob.client(node.socket).request(gpus=1)
         assert host.gpus_of(BOB) == [1 - first[0]]
         assert host.gpus_of(ANN) == first
@@ -113,7 +106,7 @@ def test_who_came_while_the_helper_was_away_has_a_wall_when_it_is_back(host: Wal
     with (
         open_directory() as directory,
         RunningNode(directory, config=config, shared=True) as node,
-        walled(host, ANN) as ann,
+        host.walled(ANN) as ann,
     ):
         client = ann.client(node.socket)
         host.start()
@@ -181,7 +174,7 @@ def test_who_shows_anothers_token_opens_no_more_than_both_have(host: WalledHost)
     with open_directory() as directory:
         config = f"c.NodeManagerApp.walls = {str(host.socket)!r}"
         node = RunningNode(directory, config=config, shared=True, people=("ann", "bob"))
-        with node, walled(host, ANN) as process:
+        with node, host.walled(ANN) as process:
             clients: list[NodeClient] = [
                 process.client(node.socket, token=name) for name in ("ann", "bob")
             ]

@@ -10,6 +10,10 @@ The processes that connect show whose a control group is: the kernel says in whi
 and the node manager knows whose process it is. No wall can tell apart several environments in one
 group, so that group may open what any of them has. It may not open more, or two people who trade
 tokens could open everything.
+
+An environment with several groups, such as a login and a server of the Hub, may open its GPUs in
+all of them. Its memory there it has once: it is for the groups whose own processes hold a lease on
+the GPU, and the helper takes what is used in the others off.
 """
 
 from __future__ import annotations
@@ -18,14 +22,14 @@ import asyncio
 import fnmatch
 import json
 import operator
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ...policy.books.room import comes_back
 from ...policy.books.state import ReservationKey, State
 from ...policy.words.config import PolicyConfig
-from ...policy.words.model import EnvironmentName, GpuUuid
+from ...policy.words.model import EnvironmentName, GpuUuid, LeaseId, ProcessId
 from ...protocol import documents as doc
 from .processes import control_groups
 
@@ -111,13 +115,28 @@ def _together(
     return capacity - taken - sum(need["own"] for need in needs.values()), needs
 
 
-def wanted(limits: Limits, whose: Mapping[str, Iterable[EnvironmentName]]) -> dict[str, Wall]:
-    """The wall that each group is to have. Pure."""
+def wanted(
+    limits: Limits,
+    whose: Mapping[str, Iterable[EnvironmentName]],
+    held: Mapping[ReservationKey, set[str]],
+) -> dict[str, Wall]:
+    """The wall that each group is to have. Pure.
+
+    ``held`` are the groups whose processes hold leases of an environment on a GPU, where it has
+    several groups. The others get no memory there; if there is no such group, each gets what there
+    is.
+    """
     walls: dict[str, Wall] = {group: (sorted(names), {}) for group, names in whose.items()}
-    for (name, gpu), sizes in limits.items():
-        for names, gpus in walls.values():
-            if name in names:
-                gpus[gpu] = list(map(operator.add, sizes, gpus.get(gpu, (0, 0))))
+    groups: dict[EnvironmentName, set[str]] = defaultdict(set)
+    for group, names in whose.items():
+        for name in names:
+            groups[name].add(group)
+    for (name, gpu), (soft, most) in limits.items():
+        holding = groups[name] & held.get((name, gpu), set()) or groups[name]
+        for group in groups[name]:
+            sizes = (soft // len(holding), most) if group in holding else (0, 0)
+            gpus = walls[group][1]
+            gpus[gpu] = list(map(operator.add, sizes, gpus.get(gpu, (0, 0))))
     return walls
 
 
@@ -169,7 +188,7 @@ class Walls:
         # Groups that may be new ones of the same name, which the helper closed at their birth.
         self._anew: set[str] = set()
         # What the walls are made of, where they are exactly as that needs.
-        self._exact: tuple[object, object] | None = None
+        self._exact: tuple[object, object, object] | None = None
         self._again_at = 0.0
         #: Why the walls do not stand as they are to; ``None``: they do, as the kernel confirmed.
         self.problem: str | None = "The wall helper was not asked yet."
@@ -183,6 +202,7 @@ class Walls:
             "groups": len(self._stand),
             "shared": sorted(list(map(str, names)) for names in people if len(names) > 1),
             "outside": sorted(self._outside - {_ROOT}),
+            "several": sorted(self._several() - {_ROOT}),
         }
 
     def met(self, environment: EnvironmentName, pid: int) -> None:
@@ -203,18 +223,44 @@ class Walls:
         if self._stream is not None and self._stream[0].at_eof():
             self.close()  # another helper may stand there now, and have no record
             self._exact = None
+        members = self._members(states)
         of = (states[-1].reservations, states[-1].gpus)
-        if self._exact is not None and all(map(operator.is_, of, self._exact)):
+        exact = self._exact
+        if exact is not None and exact[2] == members and all(map(operator.is_, of, exact)):
             return
         if self._stream is None:
             if self.problem is not None and asyncio.get_running_loop().time() < self._again_at:
                 raise WallsDown(self.problem)
             await self._greet()
         self._place_all()
-        walls = wanted(limits(self._config, *states), self._whose)
+        held = self._held(states, members)
+        walls = wanted(limits(self._config, *states), self._whose, held)
         await self._set(lowered(self._stand, walls))
         await self._set(walls)
-        self.problem, self._exact = None, of if len(states) == 1 else None
+        self.problem, self._exact = None, (*of, members) if len(states) == 1 else None
+
+    def _several(self) -> set[EnvironmentName]:
+        """The environments with several groups."""
+        counts = Counter(name for names in self._whose.values() for name in names)
+        return {name for name, count in counts.items() if count > 1}
+
+    def _members(self, states: Iterable[State]) -> dict[LeaseId, frozenset[ProcessId]]:
+        """The processes of the leases of environments with several groups."""
+        several = self._several()
+        leases = [one for state in states for one in state.leases.values()] if several else ()
+        return {one.id: one.members for one in leases if one.environment in several}
+
+    def _held(
+        self, states: Iterable[State], members: Mapping[LeaseId, Iterable[ProcessId]]
+    ) -> dict[ReservationKey, set[str]]:
+        held: dict[ReservationKey, set[str]] = defaultdict(set)
+        for state in states:
+            for lease, gpu in state.claims:
+                for member in members.get(lease, ()):
+                    group = group_of(control_groups(member.pid).get("0", ""), self._patterns)
+                    if group is not None:
+                        held[state.leases[lease].environment, gpu].add(group)
+        return held
 
     async def _set(self, walls: Mapping[str, Wall]) -> None:
         changed = {

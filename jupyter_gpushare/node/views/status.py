@@ -334,7 +334,7 @@ class Sheet:
         if facts.preset is not None:
             node["preset"] = facts.preset
         if (walls := facts.walls) is not None:
-            mine: doc.Walls = {**walls, "shared": [], "outside": []}
+            mine: doc.Walls = {**walls, "shared": [], "outside": [], "several": []}
             node["walls"] = walls if viewer.admin else mine
         return node
 

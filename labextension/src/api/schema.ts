@@ -1055,6 +1055,8 @@ export interface components {
                     level: "devices" | "memory";
                     /** @description environments with a process in no such group, for administrators */
                     outside?: string[];
+                    /** @description environments with several such groups, for administrators */
+                    several?: string[];
                     /** @description environments in one group, for administrators: no wall is between them */
                     shared?: string[][];
                     /** @description whether each stands as it is to, as the kernel confirmed; false: nothing is granted */
