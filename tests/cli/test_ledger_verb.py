@@ -38,6 +38,11 @@ def told(node: RunningNode, *arguments: str) -> dict[str, Any]:
     return answer
 
 
+def refused(node: RunningNode, said: str, *arguments: str | Path) -> None:
+    done = verb(node, *map(str, arguments))
+    assert (done.returncode, said in done.stdout + done.stderr) == (1, True)
+
+
 def quotas(node: RunningNode) -> set[str]:
     with node.client() as client:
         answer = client.call(Method.QUOTA_LIST)["quotas"]
@@ -103,28 +108,22 @@ def test_the_ledger_in_use_is_looked_at_and_made_smaller(node: RunningNode) -> N
 
 
 def test_what_a_backup_may_not_be(node: RunningNode, tmp_path: Path) -> None:
-    done = verb(node, "backup", str(node.ledger))
-    assert (done.returncode, "is the ledger itself" in done.stderr) == (1, True)
-    done = verb(node, "backup", str(tmp_path / "no such folder" / "copy"))
-    assert (done.returncode, "No such file" in done.stderr) == (1, True)
-    done = verb(node, "check", str(node.ledger))
-    assert (done.returncode, "is no backup" in done.stderr) == (1, True)
-    done = verb(node, "restore", str(node.ledger))
-    assert done.returncode == 1
+    refused(node, "is the ledger itself", "backup", node.ledger)
+    refused(node, "No such file", "backup", str(tmp_path / "no such folder" / "copy"))
+    refused(node, "is no backup", "check", node.ledger)
+    refused(node, "", "restore", node.ledger)
     other = tmp_path / "other.sqlite"
     with sqlite3.connect(other) as shell:
         shell.execute("CREATE TABLE mine (x)")
     shell.close()
-    done = verb(node, "restore", f"--ledger={tmp_path / 'ledger.sqlite'}", str(other))
-    assert (done.returncode, "of something else" in done.stderr) == (1, True)
+    refused(node, "of something else", "restore", f"--ledger={tmp_path / 'ledger.sqlite'}", other)
     assert not (tmp_path / "ledger.sqlite").exists()
 
 
 def test_a_ledger_in_use_is_not_replaced(node: RunningNode, tmp_path: Path) -> None:
     backup = tmp_path / "copy.sqlite"
     told(node, "backup", str(backup))
-    done = verb(node, "restore", f"--ledger={node.ledger}", str(backup))
-    assert (done.returncode, "in use" in done.stderr) == (1, True)
+    refused(node, "in use", "restore", f"--ledger={node.ledger}", backup)
     set_quota(node, "still-there")
 
 
@@ -169,10 +168,8 @@ def test_damage_is_found(node: RunningNode, tmp_path: Path) -> None:
     with backup.open("r+b") as file:
         file.seek(4096 * 3)
         file.write(b"\xff" * 8192)
-    done = verb(node, "check", str(backup))
-    assert (done.returncode, "has problems" in done.stdout) == (1, True)
-    done = verb(node, "restore", f"--ledger={tmp_path / 'new.sqlite'}", str(backup))
-    assert (done.returncode, "not whole" in done.stderr) == (1, True)
+    refused(node, "has problems", "check", backup)
+    refused(node, "not whole", "restore", f"--ledger={tmp_path / 'new.sqlite'}", backup)
     assert not (tmp_path / "new.sqlite").exists()
 
 
@@ -253,8 +250,7 @@ def test_root_spoils_nothing_of_the_service_users(tmp_path: Path) -> None:
             # What an sqlite3 shell of root's leaves behind is named, with its remedy.
             log = node.ledger.with_name("ledger.sqlite-wal")
             log.touch()
-            looked = verb(node, "check", named)
-            assert (looked.returncode, "chown" in looked.stdout) == (1, True)
+            refused(node, "chown", "check", named)
             log.unlink()
             node.start()
 

@@ -68,7 +68,8 @@ def test_a_gpu_of_ones_own() -> None:
 # -- which errors ------------------------------------------------------------------------------
 
 
-def test_torchs() -> None:
+def test_torchs_and_jaxs() -> None:
+    import jax
     import torch
 
     error = torch.cuda.OutOfMemoryError("CUDA out of memory.")
@@ -83,17 +84,7 @@ def test_torchs() -> None:
     assert find(ValueError("CUDA error: out of memory")) is None
     assert find(MemoryError()) is None
     assert find(None) is None
-
-
-def test_one_in_a_group(error: RuntimeError) -> None:
-    inner = ExceptionGroup("some", [ValueError(1), error])
-    assert find(ExceptionGroup("many", [KeyError(1), inner])) == (error, "PyTorch")
-    assert find(ExceptionGroup("none", [ValueError(1)])) is None
-
-
-def test_jaxs_has_one_class_for_all() -> None:
-    import jax
-
+    # JAX has one class for all.
     error = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate")
     assert find(error) == (error, "JAX")
     assert find(jax.errors.JaxRuntimeError("INTERNAL: something else")) is None
@@ -116,21 +107,21 @@ def test_others(
     monkeypatch.setitem(sys.modules, module, loaded)
     error = kind("Out of memory allocating 1 bytes")
     assert find(error) == (error, framework)
+    for name in ("torch", "torch.cuda"):  # where a class is gone, it is no trouble
+        monkeypatch.setitem(sys.modules, name, cast(ModuleType, SimpleNamespace()))
+    assert oomnote.framework_of(RuntimeError("x")) is None
 
 
-def test_what_an_error_came_from_counts(error: RuntimeError) -> None:
+def test_what_an_error_came_from_counts_and_what_is_in_a_group(error: RuntimeError) -> None:
+    inner = ExceptionGroup("some", [ValueError(1), error])
+    assert find(ExceptionGroup("many", [KeyError(1), inner])) == (error, "PyTorch")
+    assert find(ExceptionGroup("none", [ValueError(1)])) is None
     wrapped = ValueError("the batch is too large")
     wrapped.__cause__ = error
     assert find(wrapped) == (error, "PyTorch")
     first, second = ValueError("one"), ValueError("two")
     first.__context__, second.__context__ = second, first
     assert find(first) is None
-
-
-def test_a_class_that_is_gone_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("torch", "torch.cuda"):
-        monkeypatch.setitem(sys.modules, name, cast(ModuleType, SimpleNamespace()))
-    assert oomnote.framework_of(RuntimeError("x")) is None
 
 
 # -- the facts ---------------------------------------------------------------------------------
@@ -248,8 +239,7 @@ def test_other_errors_cost_nothing() -> None:
     one, broker = asked()
     other = ValueError("something")
     annotate(other, broker)
-    assert one.asked == 0
-    assert not notes(other)
+    assert (one.asked, notes(other)) == (0, [])
 
 
 # -- where it is shown -------------------------------------------------------------------------

@@ -162,17 +162,14 @@ def test_a_promise_lasts_as_long_as_the_cell(scene: Scene) -> None:
     assert scene.session.calls[1:] == [{"ends": True}, {"over": True, "lease": "L"}]
     scene.promises.heard(news("missed", **FULL))
     assert len(scene.said) == 1, "the cell has ended"
+    with pytest.raises(ZeroDivisionError), scene.promises.kept(Wish(None, 2.0)):
+        raise ZeroDivisionError
+    assert scene.session.calls[-1] == {"over": True, "lease": "L"}, "also where it raises"
 
 
 def test_without_turns_it_says_that_nothing_is_done_for_it() -> None:
     assert "nothing is done for it" in share_words(0)
     assert share_words(None) == share_words(True) == ""
-
-
-def test_it_is_over_also_where_the_cell_raises(scene: Scene) -> None:
-    with pytest.raises(ZeroDivisionError), scene.promises.kept(Wish(None, 2.0)):
-        raise ZeroDivisionError
-    assert scene.session.calls[-1] == {"over": True, "lease": "L"}
 
 
 def test_without_a_wish_nothing_is_sent(scene: Scene) -> None:
@@ -181,28 +178,25 @@ def test_without_a_wish_nothing_is_sent(scene: Scene) -> None:
     assert scene.session.calls == []
 
 
-def does_not_run(
-    scene: Scene, said: str, waited: float = 0.0, kind: type[GpuShareError] = NotGranted
+@pytest.mark.parametrize(
+    ("lease", "waited", "kind", "said"),
+    [
+        ("L", 0.0, NotGranted, "best would be 12 min"),
+        ("L", 120.0, NotGranted, "ready in 1 min, and waited 2 min"),
+        (None, 0.0, GpuShareError, "jupyter gpushare run --deadline"),
+    ],
+    ids=["refused", "waited for longer than that", "no lease of its own"],
+)
+def test_what_cannot_be_promised_is_said_and_nothing_runs(
+    scene: Scene, lease: str | None, waited: float, kind: type[GpuShareError], said: str
 ) -> None:
+    scene.session.refusal = error_for(Reason.INFEASIBLE, "The best would be 12 min.")
+    scene.lease = lease
     with pytest.raises(kind, match=said), scene.promises.kept(Wish(60.0, None), waited):
         pytest.fail("it ran")
     assert scene.session.calls == []
-
-
-def test_a_refusal_says_what_would_be_possible_and_nothing_runs(scene: Scene) -> None:
-    scene.session.refusal = error_for(Reason.INFEASIBLE, "The best would be 12 min.")
-    does_not_run(scene, "best would be 12 min")
     scene.promises.heard(news("late", **FULL))
     assert scene.said == []
-
-
-def test_who_waited_longer_than_its_deadline_does_not_run(scene: Scene) -> None:
-    does_not_run(scene, "ready in 1 min, and waited 2 min", waited=120.0)
-
-
-def test_without_a_lease_of_its_own_nobody_promises_it(scene: Scene) -> None:
-    scene.lease = None
-    does_not_run(scene, "jupyter gpushare run --deadline", kind=GpuShareError)
 
 
 def test_a_lease_that_has_ended_takes_its_promise_along(scene: Scene) -> None:

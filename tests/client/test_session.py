@@ -264,13 +264,6 @@ def test_a_request_that_nobody_waits_for_any_more_is_taken_back(recorder: Record
         assert call.params.request_id == "r1"
 
 
-def test_a_node_manager_that_ends_before_it_answers_is_asked_again(recorder: Recorder) -> None:
-    """It may have granted the request: the next one knows it by its id."""
-    with ScriptedNode(both, grants_at_once) as node, opened(node, recorder, opens=False) as session:
-        assert ask(session, recorder)["lease"] == LEASE
-        assert len({call.params.request_id for call in node.calls(Method.REQUEST)}) == 1
-
-
 # -- asking and waiting ------------------------------------------------------------------
 
 
@@ -333,9 +326,11 @@ def test_an_exception_while_waiting_leaves_the_queue(recorder: Recorder) -> None
         assert len(node.calls(Method.HEARTBEAT)) <= seen + 1, "no signs of life for what we left"
 
 
-def test_asking_again_after_a_restart_is_the_same_request(recorder: Recorder) -> None:
+@pytest.mark.parametrize("opens", [True, False], ids=["then", "with-hello"])
+def test_asking_again_after_a_restart_is_the_same_request(recorder: Recorder, opens: bool) -> None:
     """Crash after the commit, before the reply: the retry must not get a second lease."""
-    with ScriptedNode(asked, holds) as node, opened(node, recorder) as session:
+    scripts = (asked, holds) if opens else (both, grants_at_once)
+    with ScriptedNode(*scripts) as node, opened(node, recorder, opens=opens) as session:
         assert ask(session, recorder)["lease"] == LEASE
         assert [call.params.request_id for call in node.calls(Method.REQUEST)] == ["r1", "r1"]
 

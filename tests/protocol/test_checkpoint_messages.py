@@ -54,20 +54,14 @@ def test_every_answer_survives(answer: Outcome | Ability) -> None:
     assert decode_answer(encode_answer(answer)) == answer
 
 
-def test_two_gpus_cannot_become_one() -> None:
+def test_what_is_wrong_with_a_request_is_named() -> None:
     request = Request(Action.RESUME, Target(1, 1), gpu_map={"GPU-a": "GPU-c", "GPU-b": "GPU-c"})
     with pytest.raises(RemoteProtocolError, match="become one"):
         decode_request(encode_request(request))
-
-
-def test_another_version_is_named() -> None:
-    message = json.loads(encode_request(Request(Action.PROBE)))
-    message["version"] = VERSION + 1
+    probe = Request(Action.PROBE)
+    newer = {**json.loads(encode_request(probe)), "version": VERSION + 1}
     with pytest.raises(RemoteProtocolError, match="other release"):
-        decode_request(json.dumps(message).encode())
-
-
-def test_only_a_probe_needs_no_target() -> None:
-    assert decode_request(encode_request(Request(Action.PROBE))).target is None
+        decode_request(json.dumps(newer).encode())
+    assert decode_request(encode_request(probe)).target is None
     with pytest.raises(RemoteProtocolError, match="needs a target"):
         decode_request(encode_request(Request(Action.PARK)))

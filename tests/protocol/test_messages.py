@@ -211,16 +211,15 @@ def test_a_notification_and_a_reason_of_the_future_are_no_errors() -> None:
     assert isinstance(read, ErrorAnswer)
     assert read.error.reason is None
     assert read.error.code == DOMAIN_ERROR
-
-
-def test_every_reason_has_a_meaning_for_the_docs() -> None:
-    assert set(MEANING) == set(Reason)
+    assert set(MEANING) == set(Reason), "those of today are told in the documentation"
 
 
 # -- defaults and bounds ------------------------------------------------------------
 
 
-def test_params_and_a_token_may_be_left_out() -> None:
+def test_params_are_an_object_or_left_out_and_so_is_a_token() -> None:
+    for wrong in (None, [], "x", 3, [{"lease": "l"}]):
+        assert refusal(line_of(Method.HEARTBEAT, wrong)).code == INVALID_PARAMS
     assert parse_call(b'{"jsonrpc":"2.0","id":1,"method":"status"}').params == calls.StatusParams(0)
     hello = {"protocol": 1, "client": {"name": "n", "version": "v"}}
     assert parse_call(line_of(Method.HELLO, hello)).params.token is None
@@ -319,11 +318,6 @@ def test_an_unknown_method_is_refused_by_its_code(method: object) -> None:
     error = refusal(line)
     assert (error.code, error.call_id) == (METHOD_NOT_FOUND, 3)
     assert len(str(error)) < 400, "what came in is not sent back whole"
-
-
-@pytest.mark.parametrize("params", [None, [], "x", 3, [{"lease": "l"}]])
-def test_params_must_be_an_object(params: object) -> None:
-    assert refusal(line_of(Method.HEARTBEAT, params)).code == INVALID_PARAMS
 
 
 def test_the_last_of_duplicate_keys_counts() -> None:

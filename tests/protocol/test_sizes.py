@@ -40,6 +40,7 @@ from jupyter_gpushare.protocol.tables import clean, table
 )
 def test_what_people_write(text: str | int, size: int) -> None:
     assert parse_size(text) == size
+    assert [parse_size(nothing, 0) for nothing in ("0", 0, "0GiB")] == [0, 0, 0], "where it may be"
 
 
 @pytest.mark.parametrize(
@@ -74,11 +75,6 @@ def test_who_forgets_the_unit_is_asked_what_was_meant(given: str | int, meant: s
             parse(given)
 
 
-@pytest.mark.parametrize("nothing", ["0", 0, "0GiB"])
-def test_nothing_is_a_size_only_where_it_may_be(nothing: str | int) -> None:
-    assert parse_size(nothing, 0) == 0
-
-
 @given(st.integers(LEAST_MEMORY, 2**62))
 def test_what_we_write_we_can_read(size: int) -> None:
     assert parse_size(format_size(size), 1) == pytest.approx(size, rel=1e-3)
@@ -101,15 +97,14 @@ def test_whole_numbers_are_exact(count: int, unit: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "share"),
-    [(0.5, 0.5), ("0.5", 0.5), (".25", 0.25), (1.0, 1.0), ("1.0", 1.0), (" 0.75 ", 0.75)],
+    [
+        *((0.5, 0.5), ("0.5", 0.5), (".25", 0.25), (1.0, 1.0), ("1.0", 1.0), (" 0.75 ", 0.75)),
+        # What is bytes or nonsense is no part.
+        *((no, None) for no in (1, "1", "8GiB", "0.5GiB", "1e-3", True, None, [], "half", "")),
+    ],
 )
-def test_parts_of_a_gpu(text: object, share: float) -> None:
+def test_parts_of_a_gpu(text: object, share: float | None) -> None:
     assert parse_share(text) == share
-
-
-@pytest.mark.parametrize("text", [1, "1", "8GiB", "0.5GiB", "1e-3", True, None, [], "half", ""])
-def test_what_is_bytes_or_nonsense_is_no_part(text: object) -> None:
-    assert parse_share(text) is None
 
 
 @pytest.mark.parametrize("text", [0.0, "0.0", 1.5, "1.5", -0.5, float("nan"), float("inf")])

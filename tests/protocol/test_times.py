@@ -61,16 +61,13 @@ def test_each_place_reads_the_same_times() -> None:
 
 
 @pytest.mark.parametrize("bad", [-1, float("nan"), "soon"])
-def test_a_server_setting_that_is_no_time_is_refused_by_name(bad: Any) -> None:
+def test_a_setting_or_an_option_that_is_no_time_is_refused_by_name(bad: Any) -> None:
     with pytest.raises(TraitError, match=r"GpuShareExtension\.wait_timeout = .* is not a time"):
         GpuShareExtension(wait_timeout=bad)
     with pytest.raises(TraitError, match="call_timeout"):
         GpuShareExtension(call_timeout=bad)
-
-
-def test_an_option_that_is_no_time_is_refused_by_name() -> None:
-    with pytest.raises(UsageError, match=r"^--since=soon cannot be used: it is not a time"):
-        UsageApp().parse(["--since", "soon"])
+    with pytest.raises(UsageError, match=r"^--since=.* cannot be used: it is not a time"):
+        UsageApp().parse([f"--since={bad}"])
 
 
 @pytest.mark.parametrize(
