@@ -1,14 +1,104 @@
-"""A kernel that ends, restarts or dies frees its GPUs, and so does the end of its server."""
+"""Whatever runs notebooks finds the node manager; a kernel's end frees its GPUs, and its locks."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
+import nbformat
 import pytest
+from jupyter_server.services.kernels.connection.base import serialize_msg_to_ws_v1
+from support.cuda import CudaWorld, end_helper
+from support.cuda_fixtures import cuda_stubs, cuda_world
 from support.jupyter import Home, Kernel, Server, wait_for
+from support.node import until
+
+from jupyter_gpushare.client.memory.driver import DriverCheckpoint
+from jupyter_gpushare.protocol.checkpoint import Outcome, Result
+from jupyter_gpushare.protocol.privateplace import checkpoint_socket
+from jupyter_gpushare.server.lifecycle import _unlocks_for_debugger
+from jupyter_gpushare.server.unlocking import unlock
+
+NOTEBOOK = """
+import os, json
+from jupyter_gpushare.client import lease
+with lease(gpus=1) as grant:
+    print(json.dumps([grant.gpus[0].uuid, os.environ["CUDA_VISIBLE_DEVICES"]]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("app", "page", "runner"),  # the bare server has all other tests
+    [("jupyterlab", "lab", "nbclient"), ("notebook", "tree", "papermill")],
+)
+def test_every_application_serves_gpushare_also_to_what_runs_notebooks_without_it(
+    home: Home, app: str, page: str, runner: str
+) -> None:
+    server = home.serve(app=app)
+    gpus = [gpu["uuid"] for gpu in server.wait_connected()["gpus"]]
+    assert len(gpus) == 2
+    assert server.api.get(page).status_code == 200, server.tail()
+    kernel = server.start_kernel()
+    said = kernel.run("import os; print(os.environ['JUPYTER_GPUSHARE_SOCKET'])").strip()
+    assert said == str(home.socket)
+    path, out = home.work / "batch.ipynb", home.work / "out.ipynb"
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(NOTEBOOK)],
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+    )
+    path.write_text(nbformat.writes(notebook))
+    arguments = {
+        "nbclient": ["-m", "jupyter", "execute", str(path), f"--output={out}"],
+        "papermill": ["-m", "papermill", str(path), str(out)],
+    }[runner]
+    ran = subprocess.run(
+        [sys.executable, *arguments],
+        env=home.environ(),
+        cwd=home.work,
+        timeout=90,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    done = nbformat.read(out, as_version=4)
+    mine, visible = json.loads(done.cells[-1].outputs[0].text)
+    assert mine == visible
+    assert mine in gpus
+    kinds = {event["kind"] for event in server.gpushare("history")["events"]}
+    assert {"LeaseGranted", "LeaseEnded"} <= kinds
+
+
+def test_a_server_from_the_installed_package_has_us(tmp_path: Path) -> None:
+    """No ``--jpserver_extensions``: the file in ``etc/jupyter`` enables it."""
+    given = Path(__file__).parents[2] / "etc" / "jupyter"
+    listed = subprocess.run(
+        [sys.executable, "-m", "jupyter", "server", "extension", "list"],
+        env={**os.environ, "JUPYTER_CONFIG_PATH": str(given), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    said = listed.stdout + listed.stderr
+    lines = [line for line in said.splitlines() if "jupyter_gpushare" in line]
+    assert any("enabled" in line for line in lines), said
+    assert any("OK" in line for line in lines), said
+
+
+# -- how kernels end -------------------------------------------------------------------------------
 
 TESTS = Path(__file__).parents[1]
 #: Seconds in which a lease must end; one that gives no sign of life ends a little later.
@@ -107,3 +197,153 @@ def test_a_server_that_ends_ends_its_kernels_leases(home: Home, server: Server) 
         assert lease(server, held) is not None
         end(other)  # of one that is killed, the kernels notice that their parent is gone
         gone(server, held, 20)
+
+
+# -- locked for another's turn ---------------------------------------------------------------------
+
+__all__ = ["cuda_stubs", "cuda_world"]
+
+RUNNING, LOCKED = 0, 1
+#: What JupyterLab speaks with a server about a kernel.
+V1 = "v1.kernel.websocket.jupyter.org"
+UNLOCKED_WITHIN = 60.0
+HELD = 30.0  # seconds; nobody's turn comes before
+#: A loop in calls that hold Python's own lock: no other thread runs while one of them waits.
+LOOP = """
+import ctypes, time
+cuda = ctypes.PyDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+assert not cuda.cuInit(0) and not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+assert not cuda.cuCtxSetCurrent(context)
+free, total = ctypes.c_size_t(), ctypes.c_size_t()
+print("begins", flush=True)
+while True:
+    assert not cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def runtime(cuda_world: CudaWorld, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the helper listens, of tests and of kernels."""
+    cuda_world.add_gpu()
+    with tempfile.TemporaryDirectory(prefix="gpushare-") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        yield Path(folder)
+        end_helper(Path(checkpoint_socket({"XDG_RUNTIME_DIR": folder}, sys.executable)))
+
+
+@contextmanager
+def locked(world: CudaWorld, pid: int) -> Iterator[list[Outcome]]:
+    """Locked for :data:`HELD`, and nobody's turn comes meanwhile; how that ended, when it has."""
+    driver = DriverCheckpoint(pid=pid, environ=world.environ())
+    outcomes: list[Outcome] = []
+    thread = threading.Thread(target=lambda: outcomes.append(driver.lock(HELD)))
+    thread.start()
+    try:
+        until(lambda: world.state_of(pid) == LOCKED, "it is locked", UNLOCKED_WITHIN)
+        yield outcomes
+    finally:
+        thread.join(UNLOCKED_WITHIN)
+
+
+async def test_who_is_locked_is_unlocked_and_who_is_not_is_left_alone(
+    cuda_world: CudaWorld, runtime: Path
+) -> None:
+    with cuda_world.program() as program, cuda_world.program() as other:
+        await unlock(program.pid)  # there is no helper yet
+        with locked(cuda_world, program.pid) as outcomes:
+            await unlock(other.pid)
+            assert cuda_world.state_of(program.pid) == LOCKED
+            await unlock(program.pid)
+            assert cuda_world.state_of(program.pid) == RUNNING
+        assert outcomes[0].result is Result.DONE
+        assert outcomes[0].seconds["held"] < 10
+
+
+async def test_a_helper_that_does_not_answer_delays_nothing_for_long(
+    cuda_world: CudaWorld, runtime: Path
+) -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    place = checkpoint_socket({"XDG_RUNTIME_DIR": str(runtime)}, "/another/python")
+    with cuda_world.program() as program:
+        async with await asyncio.start_unix_server(silent, place):
+            began = time.monotonic()
+            await unlock(program.pid, within=0.3)
+            assert 0.2 < time.monotonic() - began < HELD
+
+
+def test_a_locked_kernel_hears_at_once_what_its_person_does(
+    cuda_world: CudaWorld, runtime: Path
+) -> None:
+    """Of a debugger in a browser, and an interrupt, a restart and an end by a real server."""
+    with Home.make() as home:
+        environ = home.environ(XDG_RUNTIME_DIR=str(runtime))
+        server = home.serve(environ=cuda_world.environ(environ))
+        kernel = server.start_kernel()
+        address = f"api/kernels/{kernel.id}"
+        for act in ("debug", "interrupt", "restart", "shutdown"):
+            until(kernel.answers, f"it runs code before the {act}", UNLOCKED_WITHIN)
+            pid = kernel.pid()
+            with closing(server.websocket(f"{address}/channels", subprotocol=V1)) as wire:
+                wire.send_binary(_message("shell", "execute_request", {"code": LOOP}))
+                _wait_for(wire, b'"stream"')
+                with locked(cuda_world, pid) as outcomes:
+                    began = time.monotonic()
+                    if act == "debug":
+                        asked = {"seq": 1, "type": "request", "command": "debugInfo"}
+                        wire.send_binary(_message("control", "debug_request", asked))
+                        _wait_for(wire, b'"debug_reply"')
+                    elif act == "shutdown":
+                        kernel.shutdown()
+                    else:
+                        assert server.api.post(f"{address}/{act}").is_success
+                    if act == "interrupt":
+                        _wait_for(wire, b'"KeyboardInterrupt"')
+                    took = time.monotonic() - began
+                    until(lambda o=outcomes: o, f"{act} has ended the lock", UNLOCKED_WITHIN)
+                    assert outcomes[0].seconds["held"] < HELD, "not when it would have ended"
+                    if act in ("debug", "interrupt"):  # a kernel may take its time to end
+                        assert took < HELD
+                if act == "debug":
+                    os.kill(pid, signal.SIGINT)  # the loop ends, as that which is interrupted
+                    _wait_for(wire, b'"KeyboardInterrupt"')
+
+
+def test_only_a_debugger_ends_a_lock_by_what_it_asks() -> None:
+    class Stream:
+        def on_send(self, callback: Any) -> None:
+            self.sent = callback
+
+    class Kernel:
+        provisioner = SimpleNamespace(pid=os.getpid())
+
+        def connect_control(self) -> Stream:
+            return Stream()
+
+    kernel, kept = Kernel(), []
+    _unlocks_for_debugger(kernel, kept.append)
+    stream = kernel.connect_control()
+    for asked in ("usage_request", "kernel_info_request", "debug_request"):
+        stream.sent([b"<IDS|MSG>", b"signature", json.dumps({"msg_type": asked}).encode()], None)
+        assert len(kept) == (asked == "debug_request")
+    kept[0].close()
+
+
+def _message(channel: str, kind: str, content: dict[str, Any]) -> bytes:
+    header = {"msg_id": uuid4().hex, "msg_type": kind, "session": "test", "version": "5.3"}
+    parts = {"header": header, "parent_header": {}, "metadata": {}, "content": content}
+    return bytes(
+        serialize_msg_to_ws_v1(parts, channel, pack=lambda part: json.dumps(part).encode())
+    )
+
+
+def _wait_for(wire: Any, what: bytes) -> None:
+    deadline = time.monotonic() + UNLOCKED_WITHIN
+    while time.monotonic() < deadline:
+        if what in wire.recv():
+            return
+    raise AssertionError(f"no {what!r} within {WITHIN} s")
