@@ -35,11 +35,17 @@ class Walled(walls.Walls):
         super().__init__("", config)
         self.stands = stands
         self.problem = None
-        #: The state that people were told of, and the one that is next.
-        self.told = self.next = State()
+        #: The state that people were told of, the one that is next, and the last one of all.
+        self.told = self.next = self.last = State()
 
     def moves(self, before: State, after: State, *, dies: bool = False) -> Walled:
         """A step of a node manager, which may be killed before it is on disk; the one that is."""
+        if before is not self.last:  # another node manager, perhaps with an old ledger
+            another = Walled(self._config, self.stands)
+            is_old = before.reservations != self.last.reservations
+            another.last = State() if is_old else before
+            return another.moves(another.last, after)
+        self.last = after
         for name in {name for name, _gpu in after.reservations}:
             if _group(name) not in self.stands:
                 self.stands[_group(name)] = [], {}
@@ -50,6 +56,7 @@ class Walled(walls.Walls):
         if dies:
             another = Walled(self._config, self.stands)
             another.told, another.next = before, after  # so much may be lowered already
+            another.last = before
             _done(another.narrow(before))
             another.has_all(before)
             return another.moves(before, after)
@@ -83,6 +90,7 @@ class Walled(walls.Walls):
                 assert most <= there, "more than there is"
             taken = max(_taken(state, uuid) for state in (self.told, self.next))
             fits = (was | comes).total() + taken <= gpu.gpu.memory
+            fits &= self.told.rebuild is None  # else what is known may be old
             for name, size in (was if fits else was & comes).items():
                 assert self.wall(name, uuid)[1] >= size, "less than it was told"
 
@@ -103,6 +111,8 @@ class Walled(walls.Walls):
 
     def has_no_more(self, state: State) -> None:
         """No GPU is open for no lease, and what others use there is counted."""
+        if state.rebuild is not None:
+            return  # somebody may have more than is known yet
         open_to = {(x, gpu) for names, gpus in self.stands.values() for x in names for gpu in gpus}
         assert open_to == set(state.reservations)
         for uuid, gpu in state.gpus.items():

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from support.loop import soon
 from support.managing import CLOCK, managing
 from support.policy_walls import Walled
-from support.policy_world import plain_config, process
+from support.policy_world import World, gpu, plain_config, process
 
 from jupyter_gpushare.ledger.ledger import Ledger, Record
+from jupyter_gpushare.policy.books.state import Rebuild
+from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words.model import Request, Task, TaskKind
+from jupyter_gpushare.policy.words.model import Quota, Request, Task, TaskKind
 
 
 async def test_a_wall_is_wider_than_the_leases_at_each_instant_of_a_step(tmp_path: Path) -> None:
@@ -48,3 +51,16 @@ async def test_a_wall_is_wider_than_the_leases_at_each_instant_of_a_step(tmp_pat
         await soon(lambda: not walls.stands["user-ann"][1])
     assert was_open["LeaseGranted"] == [True] * 3
     assert was_open["ClaimMoved"] == [True] * 3, "what was given back is measured"
+
+
+async def test_no_wall_gets_narrower_while_leases_may_be_presented_that_the_ledger_lost() -> None:
+    """Or who computes would be shut out by the node manager's start."""
+    world = World().start([gpu(0)], Quota(1, None))
+    world.request("ann", 1)
+    walls = Walled(plain_config(), world.walled.stands)
+    had = dict(walls.stands)
+    lost = replace(world.state, reservations=Map(), claims=Map(), rebuild=Rebuild(60.0))
+    await walls.narrow(lost)
+    assert walls.stands == had
+    await walls.narrow(replace(lost, rebuild=None))
+    assert not walls.stands["user-ann"][1]

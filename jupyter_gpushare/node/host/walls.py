@@ -188,7 +188,7 @@ class Walls:
         # Groups that may be new ones of the same name, which the helper closed at their birth.
         self._anew: set[str] = set()
         # What the walls are made of, where they are exactly as that needs.
-        self._exact: tuple[object, object, object] | None = None
+        self._exact: tuple[object, ...] | None = None
         self._again_at = 0.0
         #: Why the walls do not stand as they are to; ``None``: they do, as the kernel confirmed.
         self.problem: str | None = "The wall helper was not asked yet."
@@ -224,9 +224,9 @@ class Walls:
             self.close()  # another helper may stand there now, and have no record
             self._exact = None
         members = self._members(states)
-        of = (states[-1].reservations, states[-1].gpus)
+        of = (states[-1].reservations, states[-1].gpus, states[-1].rebuild)
         exact = self._exact
-        if exact is not None and exact[2] == members and all(map(operator.is_, of, exact)):
+        if exact is not None and exact[-1] == members and all(map(operator.is_, of, exact)):
             return
         if self._stream is None:
             if self.problem is not None and asyncio.get_running_loop().time() < self._again_at:
@@ -235,6 +235,8 @@ class Walls:
         self._place_all()
         held = self._held(states, members)
         walls = wanted(limits(self._config, *states), self._whose, held)
+        if states[-1].rebuild is not None:  # there may be leases that the ledger does not know yet
+            walls = {group: _wider(wall, self._stand.get(group)) for group, wall in walls.items()}
         await self._set(lowered(self._stand, walls))
         await self._set(walls)
         self.problem, self._exact = None, (*of, members) if len(states) == 1 else None
@@ -328,3 +330,11 @@ class Walls:
         if self._stream is not None:
             self._stream[1].close()
         self._stream = None
+
+
+def _wider(wall: Wall, stands: Wall | None) -> Wall:
+    """The wall without closing or lowering anything that stands."""
+    names, gpus = wall
+    for gpu, sizes in () if stands is None else stands[1].items():
+        gpus[gpu] = list(map(max, sizes, gpus.get(gpu, sizes)))
+    return names, gpus
