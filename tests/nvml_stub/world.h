@@ -315,21 +315,23 @@ static u64 used_by_processes(const struct world *world, const struct device *dev
 /* Whether a process is in this group, or in one below it. */
 static int is_in_group(int pid, const char *group)
 {
+    static char top[256]; /* where the groups are: it is read once, as it is needed often */
     char path[64], line[4096] = "", whole[8192] = "";
     size_t length = strlen(group);
     struct mntent *mount;
-    snprintf(path, sizeof path, "/proc/%d/cgroup", pid);
-    FILE *file = fopen(path, "re"), *mounts = setmntent("/proc/self/mounts", "re");
-    while (file != NULL && fgets(line, sizeof line, file) && strncmp(line, "0::", 3) != 0)
-        ;
-    line[strcspn(line, "\n")] = 0;
+    FILE *mounts = top[0] ? NULL : setmntent("/proc/self/mounts", "re");
     while (mounts != NULL && (mount = getmntent(mounts)) != NULL)
-        if (strcmp(mount->mnt_type, "cgroup2") == 0 && strncmp(line, "0::", 3) == 0)
-            snprintf(whole, sizeof whole, "%s%s", mount->mnt_dir, line + 3);
-    if (file != NULL)
-        fclose(file);
+        if (strcmp(mount->mnt_type, "cgroup2") == 0)
+            snprintf(top, sizeof top, "%s", mount->mnt_dir);
     if (mounts != NULL)
         endmntent(mounts);
+    snprintf(path, sizeof path, "/proc/%d/cgroup", pid);
+    FILE *file = fopen(path, "re");
+    while (file != NULL && fgets(line, sizeof line, file))
+        if (strncmp(line, "0::", 3) == 0)
+            snprintf(whole, sizeof whole, "%s%.*s", top, (int)strcspn(line + 3, "\n"), line + 3);
+    if (file != NULL)
+        fclose(file);
     return strncmp(whole, group, length) == 0 && (whole[length] == '/' || whole[length] == 0);
 }
 
@@ -338,7 +340,8 @@ static u64 used_by_group(const struct world *world, const struct device *device,
     struct world theirs = *world;
     theirs.entries = 0;
     for (int i = 0; i < world->entries; i++)
-        if (is_in_group((int)world->entry[i].pid, group))
+        if (strcmp(world->entry[i].uuid, device->uuid) == 0 &&
+            is_in_group((int)world->entry[i].pid, group))
             theirs.entry[theirs.entries++] = world->entry[i];
     return used_by_processes(&theirs, device) + ((u64)device->grouped << 20);
 }

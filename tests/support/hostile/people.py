@@ -264,6 +264,7 @@ def script(path: str, name: str) -> str:
     client = Lines(path)
     answer = client.call("request", request_id=name, task=TASK, gpus=1, memory=LEASE)
     if "error" in answer:
+        print(f"refused: {answer['error']['message']}", file=sys.stderr)
         return "refused"
     os.environ["CUDA_VISIBLE_DEVICES"] = answer["result"]["gpus"][0]["uuid"]
     driver = Driver(0)
