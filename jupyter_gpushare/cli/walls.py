@@ -58,7 +58,8 @@ class WallsApp(Verb):
             for group, (names, gpus) in sorted(told["walls"].items())
         ]
         heads = ("CONTROL GROUP", "OF", "CAN OPEN")
-        return self.say(told, table(heads, rows) if rows else "No control group of a person yet.")
+        words = table(heads, rows) if rows else "No control group of a person yet."
+        return self.say(told, "\n".join([words, *sorted(told["unlimited"].values())]))
 
     def _ask(self, do: str) -> dict[str, Any]:
         with socket.socket(socket.AF_UNIX) as line:

@@ -239,6 +239,25 @@ class Host:
             found[told["GPU UUID"]] = {name: dev for name, dev in files.items() if dev is not None}
         return found
 
+    def capabilities(self) -> dict[str, Device]:
+        """The files by which the driver lets MIG's instances be used, and what else has such.
+
+        They are named as in the driver's tables: ``gpu0/mig/gi1`` and ``gpu0/mig/gi1/ci0`` for an
+        instance, which needs both, and ``mig/monitor``.
+        """
+        top, found = self.root / "proc/driver/nvidia/capabilities", {}
+        majors = {
+            line.split()[1]: int(line.split()[0])
+            for line in (self.root / "proc/devices").read_text().splitlines()
+            if line.endswith(" nvidia-caps")
+        }
+        for file in top.rglob("*") if majors else ():
+            if file.is_file():
+                told = dict(line.split(": ", 1) for line in file.read_text().splitlines())
+                name = str(file.relative_to(top)).removesuffix("/access")
+                found[name] = (majors["nvidia-caps"], int(told["DeviceFileMinor"]))
+        return found
+
     def _device(self, name: str) -> Device | None:
         try:
             found = os.lstat(self.root / "dev" / name)
@@ -248,14 +267,22 @@ class Host:
         return (os.major(found.st_rdev), os.minor(found.st_rdev)) if is_one else None
 
 
-def rules_of(gpus: dict[str, dict[str, Device]], opened: Container[str]) -> list[Rule]:
+def rules_of(
+    gpus: dict[str, dict[str, Device]], capabilities: Mapping[str, Device], opened: Container[str]
+) -> list[Rule]:
     """What a group may open: no file of a GPU but those of the ``opened``, and all that is no GPU.
 
-    A GPU that came after this was made is denied by its major number.
+    A GPU or an instance that came after this was made is denied by its major number.
     """
-    rules = [(*dev, uuid in opened) for uuid, files in gpus.items() for dev in files.values()]
-    rules += [(NVIDIA, minor, True) for minor in CONTROL]
-    return [*rules, (NVIDIA, _ANY, False)]
+    rules = {dev: False for files in gpus.values() for dev in files.values()}
+    rules |= {dev: True for uuid, files in gpus.items() if uuid in opened for dev in files.values()}
+    rules |= {(NVIDIA, minor): True for minor in CONTROL}
+    rules |= {dev: True for name, dev in capabilities.items() if not name.startswith("gpu")}
+    majors = {NVIDIA, *(major for major, _minor in capabilities.values())}
+    return [
+        *((*dev, allowed) for dev, allowed in rules.items()),
+        *((x, _ANY, False) for x in majors),
+    ]
 
 
 # -- the driver ---------------------------------------------------------------
@@ -264,25 +291,47 @@ def rules_of(gpus: dict[str, dict[str, Device]], opened: Container[str]) -> list
 class Memory:
     """The driver's limits on what a group's processes have on a GPU, where it has such.
 
-    Raises :class:`Refused`.
+    There are none of MIG's instances. Raises :class:`Refused`.
     """
 
     def __init__(self, top: Path, uuids: Iterable[str]) -> None:
         self._nvml: Any = None
+        #: The GPUs that have limits, and why others have none.
+        self.limited: set[str] = set()
+        self.why: dict[str, str] = {}
         try:
             import pynvml  # type: ignore[import-untyped]
         except ImportError:
             return
         try:
             pynvml.nvmlInit()
-            self._nvml = pynvml
-            for uuid in uuids:
+        except pynvml.NVMLError:
+            return
+        self._nvml = pynvml
+        for uuid in uuids:
+            try:
                 self.used(top, uuid)
-        except (pynvml.NVMLError, Refused):  # an older driver, or MIG
-            self._nvml = None
+                self.limited.add(uuid)
+            except Refused as error:  # an older driver, or MIG
+                self.why[uuid] = str(error)
 
-    def __bool__(self) -> bool:
-        return self._nvml is not None
+    def instances(
+        self, gpus: Mapping[str, dict[str, Device]], capabilities: Mapping[str, Device]
+    ) -> dict[str, dict[str, Device]]:
+        """The files of MIG's instances by their UUIDs: those of the GPU, and two of its own."""
+        nvml, found = self._nvml, {}
+        for uuid, files in gpus.items() if nvml else ():
+            (card,) = (name.replace("nvidia", "gpu") for name in files if "nvidia" in name)
+            with contextlib.suppress(nvml.NVMLError):
+                gpu = nvml.nvmlDeviceGetHandleByUUID(uuid)
+                for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+                    with contextlib.suppress(nvml.NVMLError):  # nothing is at this place
+                        one = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)
+                        outer = f"{card}/mig/gi{nvml.nvmlDeviceGetGpuInstanceId(one)}"
+                        inner = f"{outer}/ci{nvml.nvmlDeviceGetComputeInstanceId(one)}"
+                        own = {x: capabilities[x] for x in (outer, inner) if x in capabilities}
+                        found[str(nvml.nvmlDeviceGetUUID(one))] = files | own
+        return found
 
     def used(self, group: Path, uuid: str) -> int:
         """Bytes that a group's processes have on a GPU."""
@@ -326,7 +375,7 @@ def take_down(root: Path, below: str = "") -> int:
         group = Path(folder)
         with contextlib.suppress(FileNotFoundError):  # it went just now
             if _is_walled(group):
-                for uuid in gpus if memory else ():
+                for uuid in memory.limited:
                     memory.limit(group, uuid, 0, None)
                 _attach(group, None)
                 count += 1
@@ -366,6 +415,7 @@ class Walls:
         self._patterns = patterns
         self._record = record
         self._gpus: dict[str, dict[str, Device]] = {}
+        self._capabilities: dict[str, Device] = {}
         self._memory = Memory(self._top, ())
         self._walls: dict[str, Wall] = {}
         # Groups whose limits follow what is used: in them beyond what they may, or in others of the
@@ -384,9 +434,11 @@ class Walls:
 
     def look(self) -> None:
         """Wall what matches and has no wall; forget the groups that are gone."""
-        gpus = self._host.gpus()
-        if changed := gpus != self._gpus:
-            self._gpus, self._memory = gpus, Memory(self._top, gpus)
+        gpus, capabilities = self._host.gpus(), self._host.capabilities()
+        gpus |= self._memory.instances(gpus, capabilities)
+        if changed := (gpus, capabilities) != (self._gpus, self._capabilities):
+            self._gpus, self._capabilities = gpus, capabilities
+            self._memory = Memory(self._top, gpus)
         found = self._matching() if self._is_on else []
         known = {group: wall for group, wall in self._walls.items() if group in found}
         for group in found:
@@ -421,7 +473,7 @@ class Walls:
             except (Refused, OSError) as error:
                 failed[group] = str(error)
         self._keep()
-        return {"failed": failed, "gone": gone}
+        return {"failed": failed, "gone": gone, "level": self.told()["level"]}
 
     def switch(self, on: bool) -> None:
         """Put the walls up, or take every one down and build none until they are on again."""
@@ -435,9 +487,15 @@ class Walls:
 
     def told(self) -> dict[str, Any]:
         """All that stands."""
-        level = "memory" if self._memory else "devices"
+        memory = self._memory
         walls = {group: [wall.environments, wall.gpus] for group, wall in self._walls.items()}
-        return {"on": self._is_on, "level": level, "walls": walls, "patterns": self._patterns}
+        return {
+            "on": self._is_on,
+            "level": "memory" if memory.limited and not memory.why else "devices",
+            "unlimited": memory.why,
+            "walls": walls,
+            "patterns": self._patterns,
+        }
 
     def _stand(self, group: str, wall: Wall) -> None:
         path = self._top / group
@@ -448,14 +506,15 @@ class Walls:
             if names and other.environments == names and one != group and (self._top / one).exists()
         ]
         exact = [not beside]
-        if self._memory:
-            for uuid, (soft, hard) in wall.gpus.items():
-                hard -= sum(self._memory.used(one, uuid) for one in beside)
-                exact.append(self._memory.limit(path, uuid, soft, max(1, hard)))
-        _attach(path, rules_of(self._gpus, wall.gpus))
-        if self._memory:  # who keeps a file open gets no more
-            for uuid in set(self._gpus).difference(wall.gpus):
-                exact.append(self._memory.limit(path, uuid, 0, 1))
+        for uuid in self._memory.limited.intersection(wall.gpus):
+            soft, hard = wall.gpus[uuid]
+            hard -= sum(self._memory.used(one, uuid) for one in beside)
+            exact.append(self._memory.limit(path, uuid, soft, max(1, hard)))
+        _attach(path, rules_of(self._gpus, self._capabilities, wall.gpus))
+        for uuid in self._memory.limited.difference(
+            wall.gpus
+        ):  # who keeps a file open gets no more
+            exact.append(self._memory.limit(path, uuid, 0, 1))
         (self._follow.discard if all(exact) else self._follow.add)(group)
 
     def _matching(self) -> list[str]:

@@ -329,6 +329,7 @@ NUMBER(nvmlDeviceGetNumGpuCores, device->cores, device->cores)
 NUMBER(nvmlDeviceGetPowerUsage, device->draws, device->draws)
 NUMBER(nvmlDeviceGetMaxMigDeviceCount, device->migmode ? 7 : 0, 1)
 NUMBER(nvmlDeviceGetGpuInstanceId, device->gi, device->is_mig)
+NUMBER(nvmlDeviceGetComputeInstanceId, device->ci, device->is_mig)
 
 struct utilisation {
     unsigned gpu, memory;
@@ -390,6 +391,8 @@ EXPORT int nvmlDeviceGetMemoryLimits_v1(struct handle *handle, struct get_limits
     ENTER(__func__)
     if (device->is_mig || device->migmode)
         return leave(NOT_SUPPORTED);
+    if (access(limits->group, F_OK) != 0)
+        return leave(NOT_FOUND);
     limits->used = used_by_group(&now, device, limits->group);
     return leave(SUCCESS);
 }

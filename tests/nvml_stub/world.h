@@ -44,7 +44,7 @@ static u64 start_of(int pid)
 
 struct device {
     char uuid[UUID_SIZE], parent[UUID_SIZE], name[NAME_SIZE], file[PATH_SIZE];
-    unsigned gi, index;
+    unsigned gi, ci, index;
     u64 total, reserved, extra;
     int is_mig, migmode, error, util, recovery, persistence, warm, draws, cores, capability;
     int computemode, grouped;
@@ -155,7 +155,7 @@ static struct device *add(struct world *world, const char *uuid, u64 total, u64 
 static void read_line(struct world *world, char *line)
 {
     char uuid[UUID_SIZE], other[UUID_SIZE], word[64], path[PATH_SIZE], flag[16], kind;
-    unsigned gi;
+    unsigned gi, ci;
     u64 total, reserved, number = 1;
     int pid, name = 0;
     struct device *device;
@@ -180,8 +180,8 @@ static void read_line(struct world *world, char *line)
     else if (sscanf(line, "gpu %95s %llu %llu %n", uuid, &total, &reserved, &name) == 3 && name) {
         if ((device = add(world, uuid, total, reserved, line + name)) != NULL)
             device->index = (unsigned)world->gpus++;
-    } else if (sscanf(line, "mig %95s %95s %u %*u %llu %llu %n", other, uuid, &gi, &total,
-                      &reserved, &name) == 5 &&
+    } else if (sscanf(line, "mig %95s %95s %u %u %llu %llu %n", other, uuid, &gi, &ci, &total,
+                      &reserved, &name) == 6 &&
                name) {
         if ((device = find(world, other)) != NULL)
             device->migmode = 1;
@@ -189,6 +189,7 @@ static void read_line(struct world *world, char *line)
             strcpy(device->parent, other);
             device->is_mig = 1;
             device->gi = gi;
+            device->ci = ci;
         }
     } else if (sscanf(line, "proc %95s %d %63s %c %15s", uuid, &pid, word, &kind, flag) == 5) {
         if (strcmp(flag, "stays") == 0 || start_of(pid))

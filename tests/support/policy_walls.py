@@ -75,7 +75,7 @@ class Walled(walls.Walls):
         for group, wall in what["walls"].items():
             self.stands[group] = wall
             self.looks()
-        return {"failed": {}, "gone": []}
+        return {"failed": {}, "gone": [], "level": "memory"}
 
     def looks(self) -> None:
         """Everybody has what was told, and all together have no more than there is.

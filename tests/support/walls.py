@@ -75,7 +75,11 @@ class WalledHost:
     def _stand_in(self, uuids: Sequence[str]) -> None:
         (self.root / "proc/self").mkdir(parents=True)
         (self.root / "proc/self/mounts").symlink_to("/proc/self/mounts")
-        (self.root / "dev").mkdir()
+        (self.root / "dev/nvidia-caps").mkdir(parents=True)
+        # No driver has this number, so what may be opened is told to be no device.
+        self.capabilities = next(x for x in range(240, 255) if f"{x} " not in self._majors())
+        (self.root / "proc/devices").write_text(f"{self.capabilities} nvidia-caps\n")
+        self.add_capability("mig/monitor", 2)
         for minor, uuid in enumerate(uuids):
             card = self.root / f"proc/driver/nvidia/gpus/0000:0{minor}:00.0"
             card.mkdir(parents=True)
@@ -84,6 +88,20 @@ class WalledHost:
             file = self.root / f"dev/nvidia{minor}"
             os.mknod(file, 0o666 | 0o020000, os.makedev(1, (7, 5)[minor]))
             file.chmod(0o666)
+
+    @staticmethod
+    def _majors() -> str:
+        return Path("/proc/devices").read_text()
+
+    def add_capability(self, name: str, minor: int) -> str:
+        """A file that the driver wants opened, by its name in the driver's tables; its path."""
+        told = self.root / "proc/driver/nvidia/capabilities" / name
+        told.parent.mkdir(parents=True, exist_ok=True)
+        told.write_text(f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
+        file = self.root / f"dev/nvidia-caps/nvidia-cap{minor}"
+        os.mknod(file, 0o020666, os.makedev(self.capabilities, minor))
+        file.chmod(0o666)
+        return str(file)
 
     def start(self, environ: Mapping[str, str] | None = None) -> None:
         """Start the helper; it answers when this returns."""

@@ -28,7 +28,7 @@ def host() -> Iterator[WalledHost]:
 def test_a_group_can_open_what_it_was_given_and_all_that_is_no_gpu(host: WalledHost) -> None:
     host.group(ANN)
     until(lambda: host.gpus_of(ANN) == [], "it is closed, before anybody said whose it is")
-    assert host.set(ANN, FIRST) == {"failed": {}, "gone": []}
+    assert host.set(ANN, FIRST) == {"failed": {}, "gone": [], "level": "devices"}
     host.set(BOB, SECOND)
     assert (host.gpus_of(ANN), host.gpus_of(BOB)) == ([0], [1])
     assert host.opens(ANN, str(host.root / "dev/nvidia1")) == "Operation not permitted"
@@ -165,7 +165,8 @@ def test_a_folder_of_groups_may_come_later(host: WalledHost) -> None:
 
 def test_a_group_that_is_gone_is_told_as_gone(host: WalledHost) -> None:
     name = f"{host.slice}/user-{BOB}.slice"
-    assert host.ask(do="set", walls={name: [["bob"], {}]}) == {"failed": {}, "gone": [name]}
+    told = host.ask(do="set", walls={name: [["bob"], {}]})
+    assert (told["failed"], told["gone"]) == ({}, [name])
 
 
 def test_nobody_else_may_ask(host: WalledHost) -> None:

@@ -273,7 +273,7 @@ class Walls:
         if not changed:
             return
         told = await self._ask({"do": "set", "walls": changed})
-        failed = told["failed"]
+        failed, self._level = told["failed"], told.get("level", self._level)
         for group in told["gone"]:
             del changed[group], self._whose[group]
             self._stand.pop(group, None)
