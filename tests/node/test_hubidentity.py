@@ -12,6 +12,7 @@ from typing import Any
 
 import certipy
 import pytest
+from support.clock import FakeClock
 from support.tinyhub import OWN, TinyHub
 
 from jupyter_gpushare.daemon import hubapi
@@ -22,16 +23,6 @@ from jupyter_gpushare.node.people.identity import IdentityRefused, Peer, Princip
 
 PEER = Peer(pid=1, uid=4711, gid=4711)
 ALICE = Principal("alice", ("students",), False)
-
-
-class Time:
-    """Seconds that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def a_hub() -> TinyHub:
@@ -45,11 +36,11 @@ def a_hub() -> TinyHub:
 @asynccontextmanager
 async def asked(
     trust: HubTrust | None = None,
-) -> AsyncIterator[tuple[TinyHub, HubIdentity, Time]]:
+) -> AsyncIterator[tuple[TinyHub, HubIdentity, FakeClock]]:
     """A Hub that is served, an identity that asks it, and its time."""
-    time, trust = Time(), trust or HubTrust()
+    time, trust = FakeClock(), trust or HubTrust()
     async with a_hub().served() as hub:
-        identity = HubIdentity(HubApi(hub.url), OWN, trust, now=time, owner_uid=9999)
+        identity = HubIdentity(HubApi(hub.url), OWN, trust, now=time.boot, owner_uid=9999)
         with closing(identity):
             async with asyncio.timeout(60):
                 yield hub, identity, time
@@ -147,12 +138,12 @@ async def test_what_the_hub_takes_away_works_as_long_as_is_said_and_no_longer() 
     async with asked() as (hub, identity, time):
         await identity.identify(PEER, "a")
         hub.users["alice"] = ["staff", "students"]
-        time.now += 44
+        time.advance(44)
         assert await identity.identify(PEER, "a") == ALICE
-        time.now += 1
+        time.advance(1)
         assert (await identity.identify(PEER, "a")).groups == ("staff", "students")
         del hub.tokens["a"]
-        time.now += 45
+        time.advance(45)
         await refused(identity, "a")
         # A connection that was let in at the last instant is closed within 60 seconds.
         assert identity.recheck == 15.0
@@ -166,9 +157,9 @@ async def test_a_known_token_is_believed_while_the_hub_is_away_but_not_for_ever(
         await identity.identify(PEER, "a")
         hub.broken = broken
         assert "cannot be asked" in await refused(identity, "c")
-        time.now += 599
+        time.advance(599)
         assert await identity.identify(PEER, "a") == ALICE
-        time.now += 1
+        time.advance(1)
         assert "cannot be asked" in await refused(identity, "a")
         hub.broken = 0
         assert await identity.identify(PEER, "a") == ALICE
@@ -179,11 +170,11 @@ async def test_a_hub_that_answers_is_not_away(broken: int) -> None:
     async with asked() as (hub, identity, time):
         await identity.identify(PEER, "a")
         hub.broken = broken
-        time.now += 60
+        time.advance(60)
         await refused(identity, "a")
         # Who was refused by the Hub is so while it is away, the others are known again.
         hub.broken = 503
-        time.now += 60
+        time.advance(60)
         if broken in (401, 403, 404):
             await refused(identity, "a")
         else:
@@ -196,7 +187,7 @@ async def test_a_hub_that_does_not_let_us_read_a_user_says_no(
     async with asked() as (hub, identity, time):
         await identity.identify(PEER, "a")
         groups = hub.users.pop("alice")
-        time.now += 60
+        time.advance(60)
         assert "does not let the node manager read users" in await refused(identity, "a")
         assert "read:users:groups" in caplog.text
         hub.users["alice"], hub.broken = groups, 503
@@ -208,13 +199,13 @@ async def test_while_the_hub_is_away_a_token_is_good_for_the_os_user_who_showed_
         other = Peer(1, 4712, 4712)
         await identity.identify(PEER, "a")
         hub.broken = 503
-        time.now += 60
+        time.advance(60)
         assert await identity.identify(PEER, "a") == ALICE
         assert "cannot be asked" in await refused(identity, "a", other)
         hub.broken = 0
         assert await identity.identify(other, "a") == ALICE
         hub.broken = 503
-        time.now += 60
+        time.advance(60)
         for peer in (PEER, other):
             assert await identity.identify(peer, "a") == ALICE
 
@@ -260,12 +251,12 @@ async def test_thousands_of_wrong_tokens_cost_the_hub_little_and_others_nothing(
         assert (len(identity._bad), len(identity._good)) == (50, 1)
         assert hub.asked["user"] == hubidentity.ONES_AT_ONCE
         assert not identity._asking
-        time.now += 0.01
+        time.advance(0.01)
         assert "Too many tokens" in await refused(identity, "c")
         # Another user is new meanwhile, and is let in.
         assert (await identity.identify(Peer(1, 4712, 4712), "c")).admin
         # Who was known is looked at again all the same.
-        time.now += 60 - 0.01
+        time.advance(60 - 0.01)
         hub.users["alice"] = ["staff"]
         assert (await identity.identify(PEER, "a")).groups == ("staff",)
         assert (await identity.identify(PEER, "c")).admin
@@ -283,7 +274,7 @@ async def test_ones_many_good_tokens_take_nobody_elses_turn_at_the_hub() -> None
     async with asked() as (hub, identity, time):
         stale = await with_many(hub, identity, "carol", 40)
         await identity.identify(PEER, "a")
-        time.now += 60
+        time.advance(60)
         # As long as hers wait nobody answers them.
         hub.held, hub.holds = asyncio.Event(), {*stale, "c"}
         hers = [asyncio.create_task(identity.identify(PEER, token)) for token in stale]
@@ -304,7 +295,7 @@ async def test_ones_many_good_tokens_take_nobody_elses_turn_at_the_hub() -> None
 async def test_who_waits_for_a_turn_only_does_not_find_the_hub_away() -> None:
     async with asked() as (hub, identity, time):
         mine = await with_many(hub, identity, "alice", 60)
-        time.now += 60
+        time.advance(60)
         for token in mine:
             del hub.tokens[token]
         # Each is answered in time, and all one after another are not.
@@ -317,7 +308,7 @@ async def test_who_waits_for_a_turn_only_does_not_find_the_hub_away() -> None:
 async def test_a_hub_that_hangs_is_away_for_all_who_wait_at_once() -> None:
     async with asked() as (hub, identity, time):
         mine = await with_many(hub, identity, "alice", 40)
-        time.now += 60
+        time.advance(60)
         identity._api._timeout, hub.held = 1.0, asyncio.Event()
         assert await all_of(identity, mine) == [ALICE] * 40
         assert hub.asked["user"] == 40 + hubapi.EACH
@@ -335,9 +326,9 @@ async def test_who_asks_again_and_again_spends_an_allowance_of_his_own(
         mine = [f"alices-{number}" for number in range(many)]
         hub.tokens |= dict.fromkeys(mine, "alice")
         for token in mine:
-            time.now += 0.1
+            time.advance(0.1)
             await identity.identify(PEER, token)
-        time.now += 60
+        time.advance(60)
         before = hub.asked["user"]
         answers = await all_of(identity, mine)
         refusals = [str(answer) for answer in answers if isinstance(answer, IdentityRefused)]

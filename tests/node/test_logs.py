@@ -370,33 +370,24 @@ def test_a_record_of_another_release_is_told_as_far_as_it_is_understood() -> Non
 # -- troubles that last ----------------------------------------------------------------------------
 
 
-class Watch:
-    """A clock that the test turns."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(boot=0.0)
 
 
 @pytest.fixture
-def watch() -> Watch:
-    return Watch()
-
-
-@pytest.fixture
-def trouble(watch: Watch) -> Trouble:
-    return Trouble(logging.getLogger("troubles"), watch, "It works again")
+def trouble(clock: FakeClock) -> Trouble:
+    return Trouble(logging.getLogger("troubles"), clock.boot, "It works again")
 
 
 def test_told_at_once_at_growing_intervals_and_when_it_is_over(
-    trouble: Trouble, watch: Watch, caplog: pytest.LogCaptureFixture
+    trouble: Trouble, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     trouble.is_over()
     assert caplog.messages == [], "nothing was wrong"
     told = []
     for second in range(4 * 3600):
-        watch.now = float(second)
+        clock._boot = float(second)
         before = len(caplog.messages)
         trouble.came("The disk is full.")
         if len(caplog.messages) > before:
@@ -415,7 +406,7 @@ def test_told_at_once_at_growing_intervals_and_when_it_is_over(
 
 
 def test_another_reason_is_told_at_once_but_not_without_end(
-    trouble: Trouble, watch: Watch, caplog: pytest.LogCaptureFixture
+    trouble: Trouble, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     trouble.came("one")
     trouble.came("two")
@@ -424,7 +415,7 @@ def test_another_reason_is_told_at_once_but_not_without_end(
     for number in range(1000):
         trouble.came(f"sector {number}")
     assert len(caplog.messages) == MOST_KINDS + 1
-    watch.now = FIRST_PAUSE
+    clock.advance(FIRST_PAUSE)
     trouble.came("sector 1001")
     assert len(caplog.messages) == MOST_KINDS + 2
 

@@ -344,10 +344,6 @@ def damage(node: RunningNode) -> None:
     node.start()
 
 
-def status_of(node: RunningNode) -> dict[str, Any]:
-    return node.client("root").call(Method.STATUS)
-
-
 def shown(granted: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """What a task presents of the lease that it was granted."""
     return {name: granted[name] for name in ("lease", "secret", "voucher")} | changes
@@ -383,7 +379,7 @@ def test_work_goes_on_and_only_who_has_no_lease_is_killed(
         since = until(lambda: squatters(node) == {a.pid, thief.pid} and now(node), "both are seen")
         until(lambda: now(node) - since > 1.0, "the audit has looked often")
         assert (a.process.poll(), thief.process.poll()) == (None, None)
-        assert "The ledger is new" in status_of(node)["node"]["problem"]
+        assert "The ledger is new" in node.status()["node"]["problem"]
         bob = another.client(node.socket, "bob")
         bob.ask()
         queued = bob.wait_notice(Notice.QUEUED)
@@ -404,7 +400,7 @@ def test_work_goes_on_and_only_who_has_no_lease_is_killed(
         again = alice.call(Method.ATTACH, **shown(granted))
         for part in ("lease", "secret", "gpus"):
             assert again[part] == granted[part]
-        (back,) = [one for one in status_of(node)["leases"] if one["id"] == granted["lease"]]
+        (back,) = [one for one in node.status()["leases"] if one["id"] == granted["lease"]]
         assert (back["environment"], back["phase"], back["name"]) == ("alice", "held", "test")
 
         # Only now the time for it passes quickly.
@@ -420,16 +416,16 @@ def test_work_goes_on_and_only_who_has_no_lease_is_killed(
 
 
 def squatters(node: RunningNode) -> set[int]:
-    gpus = status_of(node)["gpus"]
+    gpus = node.status()["gpus"]
     return {one["pid"] for gpu in gpus for one in gpu["squatters"] if one["kind"] == "squatter"}
 
 
 def unleased(node: RunningNode, uuid: str) -> int:
-    return sum(gpu["unleased"] for gpu in status_of(node)["gpus"] if gpu["uuid"] == uuid)
+    return sum(gpu["unleased"] for gpu in node.status()["gpus"] if gpu["uuid"] == uuid)
 
 
 def now(node: RunningNode) -> float:
-    return float(status_of(node)["node"]["time"])
+    return float(node.status()["node"]["time"])
 
 
 def test_the_client_has_its_lease_back_by_itself(tmp_path: Path) -> None:
@@ -444,7 +440,7 @@ def test_the_client_has_its_lease_back_by_itself(tmp_path: Path) -> None:
             )
             damage(node)
 
-            (back,) = until(lambda: status_of(node)["leases"], "the lease is back")
+            (back,) = until(lambda: node.status()["leases"], "the lease is back")
             assert (back["id"], back["phase"]) == (granted["lease"], "held")
             assert not lost.is_set()
             assert session.call(Method.HEARTBEAT, lease=granted["lease"])["state"] == "held"

@@ -26,10 +26,6 @@ LIFTS = "c.Policy.burst_memory = 0.9\nc.Policy.burst_headroom = '10GiB'\n"
 IDLE = "c.Policy.idle_timeout = 0.1\nc.Policy.notify_before = 0.0\n"
 
 
-def recall(client: NodeClient) -> dict[str, Any]:
-    return client.wait_notice(Notice.RECALL)
-
-
 def test_an_idle_task_gives_its_memory_and_who_was_away_is_asked_again(
     nvml_world: NvmlWorld, tmp_path: Path
 ) -> None:
@@ -42,13 +38,13 @@ def test_an_idle_task_gives_its_memory_and_who_was_away_is_asked_again(
         nvml_world.add_process(gpu, a.pid, GIB)
         alice.call(Method.ACTIVITY, lease=lease, state="idle")
         waiting = bob.ask()
-        asked = recall(alice)
+        asked = alice.wait_notice(Notice.RECALL)
         assert (asked["lease"], asked["give"], asked["why"]) == (lease, "tensors", "contended")
         assert (asked["gate"], [one["uuid"] for one in asked["gpus"]]) == (False, [gpu])
         assert "others wait" in asked["message"]
         back = a.client(running.socket, "alice")
         back.call(Method.ATTACH, lease=lease, secret=granted["secret"])
-        assert recall(back)["give"] == "tensors"
+        assert back.wait_notice(Notice.RECALL)["give"] == "tensors"
         nvml_world.set_memory(gpu, a.pid, 0)
         told = back.call(Method.GAVE, lease=lease, give="tensors", rung="driver", memory=GIB)
         assert told["state"] == "parked"

@@ -161,17 +161,16 @@ def test_rest_answers_are_described(crowd: Crowd) -> None:
             ask(crowd.alice, "GET", path, code=403)
         listed = ask(crowd.root, "GET", "quotas")["quotas"]
         assert {"alice", "bob", "carol"} <= {row["environment"] for row in listed}
-        for wish in (
-            {"gpus": 1, "gpu_hours": 5},
-            {"gpus": 2, "memory": "8GiB", "weight": 3},
-            {"gpus": 1, "gpu_hours": None},
-        ):
-            put = ask(crowd.root, "PUT", "quotas/dave", wish)
-            assert all("dave" in warning for warning in put.pop("warnings"))
-            assert put == ask(crowd.root, "GET", "quotas/dave")
-            assert put["source"] == "override"
-        ask(crowd.root, "DELETE", "quotas/dave")
-        ask(crowd.root, "PUT", "quotas/dave", {"gpus": -1}, code=400)
+        name, dave = "d\u00e5ve/second server", "quotas/d%C3%A5ve%2Fsecond%20server"
+        for wish, hours in (({"memory": "8GiB", "gpu_hours": 5}, 5), ({"gpu_hours": None}, None)):
+            put = ask(crowd.root, "PUT", dave, {"gpus": 1, "weight": 3, **wish})
+            assert all(name in warning for warning in put.pop("warnings"))
+            assert put == ask(crowd.root, "GET", dave)
+            assert (put["environment"], put["source"]) == (name, "override")
+            assert put["memory"] == 8 * GIB, "left out: as it is"
+            assert (put["budget"] and put["budget"]["hours"]) == hours
+        ask(crowd.root, "DELETE", dave)
+        ask(crowd.root, "PUT", dave, {"gpus": -1}, code=400)
         ask(crowd.alice, "DELETE", "leases/no-such", code=404)
         ask(crowd.alice, "POST", f"leases/{leases['kernel']}/pin", {"seconds": 60})
         ask(crowd.alice, "POST", f"leases/{leases['kernel']}/pin", {"seconds": -1}, code=400)

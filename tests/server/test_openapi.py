@@ -93,25 +93,3 @@ def test_what_is_no_wish_is_refused(served: Server) -> None:
         assert len(answer.json()["message"]) < 500
     # What was asked for stands in the log, too, and may well be that word.
     assert "Traceback (most recent call last)" not in served.log.read_text(errors="replace")
-
-
-def test_quotas_are_set_read_and_taken_back(served: Server) -> None:
-    for name in ("alice", "alice/second server", "bøb@example.org"):
-        path = "gpushare/api/quotas/" + name.replace("/", "%2F").replace(" ", "%20")
-        body = {"gpus": 1, "memory": "8GiB", "weight": 2, "gpu_hours": 20}
-        put = served.api.put(path, json=body)
-        assert put.status_code == 200, put.text
-        wish = {"environment": name, "gpus": 1, "memory": 8 * 2**30, "weight": 2.0}
-        assert wish.items() <= put.json().items()
-        assert put.json()["budget"]["hours"] == 20
-        assert (put.json()["own"], put.json()["rest"]) == ([*body], "the default")
-        (warning,) = put.json()["warnings"]
-        assert warning.startswith(f"The name {name} is not known:")
-        got = served.api.get(path)
-        assert got.status_code == 200, got.text
-        assert wish.items() <= got.json().items()
-        kept = served.api.put(path, json={"gpus": 2, "gpu_hours": None}).json()
-        assert (kept["memory"], kept["budget"]) == (8 * 2**30, None), "left out: as it is"
-        assert served.api.delete(path).status_code == 200
-    history = served.gpushare("history?limit=1000")["events"]
-    assert any("quota set to GPUs: 1" in event["text"] for event in history)

@@ -236,8 +236,7 @@ class RunningNode:
     def status(self) -> dict[str, Any]:
         """One status document, as its administrator sees it."""
         with self.client(self.admin) as client:
-            document: dict[str, Any] = client.call(Method.STATUS)
-        return document
+            return client.call(Method.STATUS)
 
     def close(self) -> None:
         """End it, however it is."""

@@ -56,11 +56,9 @@ class PoolNode(RunningNode):
         # It may have been started more than once.
         return int(until(lambda: re.findall(said, self.story()), "the pool's port")[-1])
 
-    def dial(self, context: ssl.SSLContext, *, source: str = "127.0.0.1") -> socket.socket:
+    def dial(self, context: ssl.SSLContext) -> socket.socket:
         """A TLS connection that has shaken hands. Raises ``OSError``."""
-        plain = socket.create_connection(
-            ("127.0.0.1", self.port), timeout=WITHIN, source_address=(source, 0)
-        )
+        plain = socket.create_connection(("127.0.0.1", self.port), timeout=WITHIN)
         # As asyncio has it; else hello waits for the acknowledgement of the handshake.
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
@@ -69,12 +67,10 @@ class PoolNode(RunningNode):
             plain.close()
             raise
 
-    def from_pool(
-        self, authority: Authority, viewer: dict[str, Any] | None = None, **options: Any
-    ) -> NodeClient:
+    def from_pool(self, authority: Authority, viewer: dict[str, Any] | None = None) -> NodeClient:
         """A connection of the pool's, or of a person for whom it asks."""
-        client = NodeClient(connected=self.dial(authority.call_context()), hello=False, **options)
-        return hello(client, viewer=viewer)
+        wire = self.dial(authority.call_context())
+        return hello(NodeClient(connected=wire, hello=False), viewer=viewer)
 
     def from_elsewhere(self, authority: Authority, token: str | None) -> NodeClient:
         """A connection from another host without a certificate."""
@@ -99,18 +95,14 @@ class Pool:
         self.client = node.from_pool(authority)
         self.seen: dict[str, Any] = self.client.call(Method.POOL_FOLLOW, pool=authority.pool)
 
-    def lend(
-        self, seconds: float = 60.0, *, complete: bool = False, whole: int = 2, **gpus: Any
-    ) -> dict[str, dict[str, int]]:
+    def lend(self, seconds: float = 60.0, **gpus: Any) -> dict[str, dict[str, int]]:
         budgets = [
-            {"environment": name, "quota": {"gpus": whole}}
-            | (given if isinstance(given, dict) else {"gpus": given})
+            {"environment": name, "quota": {"gpus": 2}, "gpus": given}
             for name, given in gpus.items()
         ]
         as_of = {"boot_id": self.seen["boot_id"], "at": self.seen["at"]}
-        answer = self.client.call(
-            Method.POOL_LEND, as_of=as_of, seconds=seconds, budgets=budgets, complete=complete
-        )
+        told = {"as_of": as_of, "seconds": seconds, "budgets": budgets}
+        answer = self.client.call(Method.POOL_LEND, **told)
         return {row["environment"]: row for row in answer["environments"]}
 
     def report(self, where: Any = lambda report: True) -> dict[str, Any]:
@@ -119,9 +111,8 @@ class Pool:
 
     def fresh(self) -> dict[str, Any]:
         """A report of now: a loan counts from it."""
-        asked = self.client.call(Method.POOL_FOLLOW, pool="lab")
-        self.seen = asked
-        return asked
+        self.seen = self.client.call(Method.POOL_FOLLOW, pool="lab")
+        return self.seen
 
     def of(self, who: str) -> dict[str, Any]:
         rows = {row["environment"]: row for row in self.fresh()["environments"]}
