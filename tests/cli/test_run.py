@@ -257,7 +257,9 @@ def in_a_terminal(node: LiveNode, *arguments: str, **environ: str) -> Iterator[t
 # -- waiting ---------------------------------------------------------------------------------
 
 
-def test_a_signal_while_waiting_leaves_the_queue(own_node: LiveNode) -> None:
+def test_who_waits_leaves_by_a_signal_and_by_his_time_limit_or_does_not_wait(
+    own_node: LiveNode,
+) -> None:
     alice = own_node.hold(environ=person("alice"))
     bob = waits(own_node, "bob")
     bob.send_signal(signal.SIGINT)
@@ -265,23 +267,18 @@ def test_a_signal_while_waiting_leaves_the_queue(own_node: LiveNode) -> None:
     assert bob.returncode == 128 + signal.SIGINT
     assert "Traceback" not in err
     until(lambda: own_node.json("status")["queue"] == [], "he has left the queue")
-    let_go(alice)
-
-
-def test_a_time_limit_and_no_wait(own_node: LiveNode) -> None:
-    alice = own_node.hold(environ=person("alice"))
     # It fails, too, where the command does not end within a minute.
-    done = own_node.cli("run", "--timeout", "0.5s", "true", environ=person("bob"))
-    assert done.returncode == 1
-    assert "No GPU was free within" in done.stderr
-    until(lambda: own_node.json("status")["queue"] == [], "he has left the queue")
-    done = own_node.cli("run", "--no-wait", "true", environ=person("bob"))
-    assert done.returncode == 1
-    assert "not to wait" in done.stderr
+    for option, said in (
+        ("--timeout=0.5s", "No GPU was free within"),
+        ("--no-wait", "not to wait"),
+    ):
+        done = own_node.cli("run", option, "true", environ=person("bob"))
+        assert (done.returncode, said in done.stderr) == (1, True)
+        until(lambda: own_node.json("status")["queue"] == [], "he has left the queue")
     let_go(alice)
 
 
-def test_a_command_is_promised_its_deadline(own_node: LiveNode) -> None:
+def test_a_command_is_promised_its_deadline_or_not_started(own_node: LiveNode) -> None:
     process = own_node.hold("--deadline", "10m", environ=person("alice"))
     (lease,) = leases(own_node)
     assert lease["priority_class"] == "interactive", "somebody waits for it"
@@ -290,9 +287,6 @@ def test_a_command_is_promised_its_deadline(own_node: LiveNode) -> None:
     assert process.returncode == 0
     assert "Promised: ready by " in said
     until(lambda: own_node.json("status")["promises"]["kept"] == 1, "it was kept")
-
-
-def test_a_command_whose_deadline_cannot_be_kept_is_not_started(own_node: LiveNode) -> None:
     none = own_node.here("quota", "set", "alice", "--share", "0")
     assert none.returncode == 0, none.stderr
     done = own_node.cli("run", "--min-steps-per-second", "2", "--", "echo", "it ran")

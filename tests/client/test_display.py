@@ -71,7 +71,6 @@ def test_a_short_wait_shows_nothing() -> None:
             shown.update(FIRST)
     for shown in both:
         shown.done("GPUs granted.")
-
     assert stream.getvalue() == ""
     assert publisher.published == []
 
@@ -87,7 +86,6 @@ def test_a_terminal_has_one_line_that_is_rewritten() -> None:
     clock.now += 60
     shown.update(SECOND)
     shown.done("GPUs granted.")
-
     first, second, third, last = stream.getvalue().split("\r\x1b[K")[1:]
     assert "Waiting: number 2 in line; 1 interactive ahead; 1 s so far (Ctrl-C leaves)" in first
     assert "number 1 in line; nobody is ahead; 1 s so far" in second
@@ -104,7 +102,6 @@ def test_a_log_file_gets_a_line_when_something_changes_and_once_a_minute() -> No
         shown.update(FIRST)
     shown.update(SECOND)
     shown.done()
-
     lines = stream.getvalue().split("\n")
     assert "\r" not in stream.getvalue()
     assert ["number 2" in line for line in lines] == [True, True, False, False, False]
@@ -121,7 +118,6 @@ def test_a_notebook_has_one_display_that_changes() -> None:
     clock.now += 1
     shown.update(SECOND)
     shown.done("GPUs granted.")
-
     assert len({display_id for display_id, _, _ in publisher.published}) == 1
     assert [update for _, _, update in publisher.published] == [False, True, True, True]
     assert publisher.waits == [True, True, True, False], "only the end may stay"
@@ -162,7 +158,6 @@ def test_who_cannot_be_written_to_stops_nothing(
 
 def test_say_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     display.say("a\nb\x1b[2Jc")
-
     assert capsys.readouterr().err == "jupyter_gpushare: a b [2Jc\n"
 
 

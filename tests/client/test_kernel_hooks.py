@@ -198,7 +198,6 @@ def test_installing_twice_counts_once_and_uninstalling_stops() -> None:
     assert hooks.install(shell) is first
     shell.events.trigger("pre_run_cell", None)
     assert first.running == 1
-
     hooks.uninstall(shell)
     hooks.uninstall(shell)
     shell.events.trigger("pre_run_cell", None)

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,9 @@ pytestmark = [pytest.mark.story]
 PROGRAMS = Path(__file__).with_name("programs.py")
 
 
+@cache
 def run(framework: str) -> dict[str, Any]:
+    """What the dry runs of its program tell."""
     done = subprocess.run(
         [sys.executable, str(PROGRAMS), framework],
         capture_output=True,
@@ -36,30 +39,13 @@ def run(framework: str) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module")
-def of_torch() -> dict[str, Any]:
-    return run("torch")
-
-
-@pytest.fixture(scope="module")
-def of_jax() -> dict[str, Any]:
-    return run("jax")
-
-
-@pytest.fixture(scope="module")
-def of_keras() -> dict[str, Any]:
-    return run("keras")
-
-
 #: Additions and multiplications of three convolutions of 3 x 3 over 20 x 20 places.
 FLOPS = 2 * 400 * 9 * (6 * 7 + 7 * 12 + 12 * 2)
 
 
-@pytest.mark.parametrize("framework", ["of_torch", "of_jax", "of_keras"])
-def test_of_three_convolutions_the_one_with_most_input_elements_is_told(
-    framework: str, request: pytest.FixtureRequest
-) -> None:
-    found = request.getfixturevalue(framework)["cnn"]
+@pytest.mark.parametrize("framework", ["torch", "jax", "keras"])
+def test_of_three_convolutions_the_one_with_most_input_elements_is_told(framework: str) -> None:
+    found = run(framework)["cnn"]
     assert found["largest"]["Conv2D"] == 4800
     assert found["nodes"]["Conv2D"][:3] == [4800, 3, FLOPS]
     assert found["largest"]["ReLU"] == 4800
@@ -68,61 +54,55 @@ def test_of_three_convolutions_the_one_with_most_input_elements_is_told(
     assert found["training"] is False
 
 
-@pytest.mark.parametrize("framework", ["of_torch", "of_jax", "of_keras"])
-def test_training_has_the_ways_back_and_the_optimizers_state(
-    framework: str, request: pytest.FixtureRequest
-) -> None:
-    told = request.getfixturevalue(framework)
+@pytest.mark.parametrize("framework", ["torch", "jax", "keras"])
+def test_training_has_the_ways_back_and_the_optimizers_state(framework: str) -> None:
+    told = run(framework)
     found = told["training"]
     assert found["training"] is True
     assert found["largest"]["BiasAddGrad"] > 0
     # Weights, gradients and two moments, and more while one is replaced.
-    weights = {"of_torch": 784 * 300 + 310 + 3000, "of_jax": 64 * 32 + 32, "of_keras": 9992}
+    weights = {"torch": 784 * 300 + 310 + 3000, "jax": 64 * 32 + 32, "keras": 9992}
     assert found["peak"] > 4 * 4 * weights[framework]
 
 
-def test_a_torch_dry_runs_peak_is_what_the_allocator_gives_out(of_torch: dict[str, Any]) -> None:
-    assert of_torch["training"]["peak"] == pytest.approx(of_torch["real peak"], rel=0.02)
+def test_a_torch_dry_runs_peak_is_what_the_allocator_gives_out() -> None:
+    assert run("torch")["training"]["peak"] == pytest.approx(run("torch")["real peak"], rel=0.02)
 
 
-def test_a_loss_that_nobody_named_is_guessed_and_not_too_small(of_torch: dict[str, Any]) -> None:
-    guessed, named = of_torch["no loss"], of_torch["a loss"]
+def test_a_loss_that_nobody_named_is_guessed_and_not_too_small() -> None:
+    guessed, named = run("torch")["no loss"], run("torch")["a loss"]
     assert guessed["peak"] >= named["peak"]
     assert guessed["peak"] == pytest.approx(named["peak"], rel=0.05)
 
 
-def test_a_cell_with_two_models_has_the_memory_of_both(of_torch: dict[str, Any]) -> None:
-    assert of_torch["gan"]["peak"] == pytest.approx(of_torch["real gan"], rel=0.03)
-    assert (of_torch["gan"]["batch"], of_torch["gan"]["iterations"]) == (256, 100)
+def test_a_cell_with_two_models_has_the_memory_of_both() -> None:
+    assert run("torch")["gan"]["peak"] == pytest.approx(run("torch")["real gan"], rel=0.03)
+    assert (run("torch")["gan"]["batch"], run("torch")["gan"]["iterations"]) == (256, 100)
 
 
-def test_no_gpu_is_touched_and_our_hook_keeps_out(of_torch: dict[str, Any]) -> None:
-    says = of_torch["curious"]["says"]
-    assert of_torch["curious"]["reason"] == "failed"
+def test_no_gpu_is_touched_and_our_hook_keeps_out() -> None:
+    says = run("torch")["curious"]["says"]
+    assert run("torch")["curious"]["reason"] == "failed"
     assert "['', 'off'] FakeTensor" in says
-    assert of_torch["cuda"] is False
+    assert run("torch")["cuda"] is False
 
 
-def test_no_weights_travel(of_torch: dict[str, Any]) -> None:
-    assert of_torch["packed"] < 4_000  # of 64 MB
+def test_no_weights_travel() -> None:
+    assert run("torch")["packed"] < 4_000  # of 64 MB
     # A weight that two layers share is one.
-    assert of_torch["tied"]["peak"] < 1.5 * 4 * 100_000
+    assert run("torch")["tied"]["peak"] < 1.5 * 4 * 100_000
 
 
-@pytest.mark.parametrize("framework", ["of_torch", "of_jax"])
-def test_a_way_that_depends_on_the_data_is_said(
-    framework: str, request: pytest.FixtureRequest
-) -> None:
-    found = request.getfixturevalue(framework)["choosy"]
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_a_way_that_depends_on_the_data_is_said(framework: str) -> None:
+    found = run(framework)["choosy"]
     assert found["reason"] == "data-dependent"
     assert "depends on its data's values" in found["says"]
     assert "run a few real steps" in found["says"]
 
 
-def test_convolutions_of_another_speed_are_told_apart_and_groups_counted_once(
-    of_torch: dict[str, Any],
-) -> None:
-    nodes = of_torch["convolutions"]["nodes"]
+def test_convolutions_of_another_speed_are_told_apart_and_groups_counted_once() -> None:
+    nodes = run("torch")["convolutions"]["nodes"]
     # The first one's input has no gradient; the second one's has, as its weights have.
     assert nodes["WideDepthwiseConv2DGrad"][1:3] == [2, (1 + 2) * 2 * 800 * 25]
     assert nodes["DepthwiseConv2DGrad"][1:3] == [1, 2 * 2 * 800 * 9]
@@ -134,53 +114,51 @@ def test_convolutions_of_another_speed_are_told_apart_and_groups_counted_once(
     assert "Conv2DGrad" not in nodes
 
 
-def test_a_dry_run_ends_after_its_time(of_torch: dict[str, Any]) -> None:
-    assert of_torch["sleepy"]["reason"] == "timeout"
-    assert "more than 1 s" in of_torch["sleepy"]["says"]
+def test_a_dry_run_ends_after_its_time() -> None:
+    assert run("torch")["sleepy"]["reason"] == "timeout"
+    assert "more than 1 s" in run("torch")["sleepy"]["says"]
 
 
-def test_what_is_no_model_is_said(of_torch: dict[str, Any]) -> None:
-    assert of_torch["number"]["reason"] == "unknown"
+def test_what_is_no_model_is_said() -> None:
+    assert run("torch")["number"]["reason"] == "unknown"
 
 
-def test_a_loop_of_jax_counts_each_round(of_jax: dict[str, Any]) -> None:
-    assert of_jax["loop"]["nodes"]["MatMul"][1:3] == [40, 20 * 2 * 8 * (4 + 16) * 16]
-    assert of_jax["line"]["flops"] == 2 * 8 * 64 * 32
-    assert of_jax["line"]["largest"] == {"BiasAdd": 256, "MatMul": 512}
+def test_a_loop_of_jax_counts_each_round() -> None:
+    assert run("jax")["loop"]["nodes"]["MatMul"][1:3] == [40, 20 * 2 * 8 * (4 + 16) * 16]
+    assert run("jax")["line"]["flops"] == 2 * 8 * 64 * 32
+    assert run("jax")["line"]["largest"] == {"BiasAdd": 256, "MatMul": 512}
 
 
-def test_a_recurrent_layer_of_keras_counts_each_step(of_keras: dict[str, Any]) -> None:
+def test_a_recurrent_layer_of_keras_counts_each_step() -> None:
     one = 2 * 4 * (8 + 16) * 4 * 16  # of the way there; the way back has twice as many
     # Keras looks at one step before the loop, for its shapes.
-    assert of_keras["rnn"]["nodes"]["MatMul"][2] == pytest.approx(3 * 20 * one, rel=0.03)
+    assert run("keras")["rnn"]["nodes"]["MatMul"][2] == pytest.approx(3 * 20 * one, rel=0.03)
 
 
-def test_a_sum_over_indices_of_tensorflow_counts_as_the_product_that_it_is(
-    of_keras: dict[str, Any],
-) -> None:
-    assert of_keras["sums"]["nodes"]["MatMul"][1:3] == [1, 2 * 4 * 20 * 8 * 16]
+def test_a_sum_over_indices_of_tensorflow_counts_as_the_product_that_it_is() -> None:
+    assert run("keras")["sums"]["nodes"]["MatMul"][1:3] == [1, 2 * 4 * 20 * 8 * 16]
 
 
-def test_a_cell_that_calls_a_compiled_function_of_jax_is_understood(of_jax: dict[str, Any]) -> None:
-    assert of_jax["cell"]["iterations"] == 30
-    assert (of_jax["cell"]["batch"], of_jax["cell"]["inputs"]) == (8, 512), "without the weights"
-    assert of_jax["cell"]["flops"] == 2 * 2 * 8 * 64 * 32  # there, and back to the weights
+def test_a_cell_that_calls_a_compiled_function_of_jax_is_understood() -> None:
+    assert run("jax")["cell"]["iterations"] == 30
+    assert (run("jax")["cell"]["batch"], run("jax")["cell"]["inputs"]) == (8, 512), (
+        "without the weights"
+    )
+    assert run("jax")["cell"]["flops"] == 2 * 2 * 8 * 64 * 32  # there, and back to the weights
 
 
-def test_a_key_of_random_numbers_is_no_batch(of_jax: dict[str, Any]) -> None:
-    assert (of_jax["noisy"]["batch"], of_jax["noisy"]["inputs"]) == (8, 512)
+def test_a_key_of_random_numbers_is_no_batch() -> None:
+    assert (run("jax")["noisy"]["batch"], run("jax")["noisy"]["inputs"]) == (8, 512)
 
 
-def test_a_model_of_keras_needs_no_configuration_of_its_own(of_keras: dict[str, Any]) -> None:
-    assert of_keras["own"]["nodes"]["MatMul"][2] == 2 * 4 * 8 * 3
-    assert of_keras["named"]["training"] is True
+def test_a_model_of_keras_needs_no_configuration_of_its_own() -> None:
+    assert run("keras")["own"]["nodes"]["MatMul"][2] == 2 * 4 * 8 * 3
+    assert run("keras")["named"]["training"] is True
 
 
-def test_an_error_in_keras_is_told_by_its_own_line(
-    of_keras: dict[str, Any],
-) -> None:
-    assert "in user code" not in of_keras["wrong"]["says"]
-    assert "has no attribute 'nothing'" in of_keras["wrong"]["says"]
+def test_an_error_in_keras_is_told_by_its_own_line() -> None:
+    assert "in user code" not in run("keras")["wrong"]["says"]
+    assert "has no attribute 'nothing'" in run("keras")["wrong"]["says"]
 
 
 def test_a_layer_of_keras_is_no_function_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
