@@ -69,6 +69,7 @@ CASES: dict[str, tuple[Property, Plan]] = {
         Property.STOP, "client killed", "short pair", 0.5, 5, savers=3, seconds=8.0
     ),
     "ask_everybody_for_caches": case(Property.CACHE, "client killed", STAYERS),
+    "widen_walls_late": case(Property.WALL, "client killed", "short pair", walled=True),
     "place_out_of_service": case(Property.DRAINED, "GPU out of service", "short pair", 4.0),
     "believe_who_releases": case(Property.DOUBLE, "memory kept after the lease", "short wide"),
     # Clients show their vouchers to one that forgot their leases, so these are not lost: what shows

@@ -41,6 +41,7 @@ class Property(Enum):
     LOCKED = "a task stays locked"
     STOP = "a program is stopped that did not say how, or loses what it saved"
     CACHE = "a task within its limit is asked for its cache"
+    WALL = "a wall is narrower than a lease, or gives more than there is"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +207,7 @@ class _History:
         self.killed, self.died, self.revoked = _Times(), _Times(), _Times()
         # GPU, client, bytes, from, to; and the same, of those who compute.
         self.memory: list[tuple[str, str, int, float, float]] = []
+        self.walls: list[tuple[float, dict[str, list[int]]]] = []
         self.resident: list[tuple[str, str, int, float, float]] = []
         self.ill_disk: list[tuple[float, float]] = []
         self.lost_gpus: list[tuple[str, float]] = []
@@ -236,6 +238,7 @@ class _History:
         return {
             "clients": len(self.clients),
             "holds": len(self.holds),
+            "walls": len(self.walls),
             "waits": sum(wish.queued is not None for wish in self.wishes),
             "ledger records": len(self.ledger or ()),
             **{
@@ -283,6 +286,8 @@ class _History:
                     self.resident.append(
                         (data["gpu"], data["client"], data["memory"], data["begin"], data["end"])
                     )
+                case Saw.WALLED:
+                    self.walls.append((line.t1, data["gpus"]))
                 case Saw.LOCKED:
                     self.locked.append((data["client"], data["begin"], data["end"]))
                 case Saw.HELPER:
@@ -502,6 +507,29 @@ def _double(of: _History) -> Iterator[str]:
                 f"{one.who} ({one.environment}) {one.memory} bytes by {one.lease}" for one in here
             )
             yield f"{gpu} of {capacity} bytes at {at:.3f}: {story}"
+
+
+def _walls(of: _History) -> Iterator[str]:
+    """At each instant: what is protected covers all leases, and the most is no more than there is.
+
+    A wall stands from when the helper was told of it.
+    """
+    stands = []
+    ends = [*(at for at, _gpus in of.walls[1:]), math.inf]
+    for (at, gpus), until in zip(of.walls, ends, strict=True) if of.walls else ():
+        for gpu, capacity in of.rules.capacity.items():
+            soft, most = gpus.get(gpu, (0, 0))
+            stands.append(Hold("walls", "", "", gpu, soft, at, until))
+            if most > capacity:
+                yield f"{gpu} of {capacity} bytes at {at:.3f}: all may have {most}"
+    for at, gpu, here in _together([*stands, *of.holds], attrgetter("gpu")):
+        most_of: dict[str, int] = {}
+        for one in here:
+            most_of[one.environment] = max(most_of.get(one.environment, 0), one.memory)
+        soft = most_of.pop("", math.inf)
+        if sum(most_of.values()) > soft:
+            story = ", ".join(f"{one.who} {one.memory} bytes by {one.lease}" for one in here)
+            yield f"{gpu} at {at:.3f}: {story}"
 
 
 def _promised(sizes: Iterable[int], rules: Rules) -> int:
@@ -927,4 +955,5 @@ _PROMISES: dict[Property, Callable[[_History], Iterable[str]]] = {
     Property.LOCKED: _locked,
     Property.STOP: _stops,
     Property.CACHE: _caches,
+    Property.WALL: _walls,
 }

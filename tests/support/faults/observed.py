@@ -76,6 +76,7 @@ class Saw(Enum):
     DRIVER_GIVES_UP = "driver_gives_up"  # t0: from now on it gives processes up
     CALLED = "called"  # t0 to t1: nothing was in a client's way to come back
     FAULT = "fault"
+    WALLED = "walled"  # from now on the walls give all together so much of each GPU
     PROBED = "probed"  # t0: the last holder is dead; t1: all GPUs were granted to the probe
 
 

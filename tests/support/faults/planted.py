@@ -18,7 +18,7 @@ from pathlib import Path
 from jupyter_gpushare.daemon import clock
 from jupyter_gpushare.ledger.ledger import Ledger
 from jupyter_gpushare.node import app, manager
-from jupyter_gpushare.node.host import processes
+from jupyter_gpushare.node.host import processes, walls
 from jupyter_gpushare.node.wire import transport
 from jupyter_gpushare.policy.books import room
 from jupyter_gpushare.policy.books.queue import Queue
@@ -381,6 +381,20 @@ def host_with_a_ledger_of_its_own() -> None:
     sys.argv = [
         f"{word}.{os.getpid()}" if word.startswith("--ledger=") else word for word in sys.argv
     ]
+
+
+def widen_walls_late() -> None:
+    """Walls follow when everybody was told."""
+    narrow = walls.Walls.narrow
+
+    async def late(self, state):
+        await asyncio.sleep(0.1)
+        await narrow(self, state)
+
+    async def nothing(self, before, after):
+        pass
+
+    walls.Walls.widen, walls.Walls.narrow = nothing, late
 
 
 #: All of the above, and what is planted in clients only.

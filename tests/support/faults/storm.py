@@ -34,6 +34,7 @@ from .devices import Devices
 from .observed import Log, Saw, boot, read_logs
 from .shim import Disk, Shim
 from .stage import TESTS, Cast, Nodes, Player, stolen_wires
+from .walled import WallHelper
 
 PEOPLE = ("alice", "bob", "carol", "dave", "erin", "frank")
 TENANTS = ("grace", "heidi", "ivan", "judy", "kim", "lena")  # one living process of each
@@ -135,6 +136,7 @@ class Plan:
     movers: int = 0
     lifted: bool = False
     by_turns: bool = False
+    walled: bool = False
     entry: Sequence[str] = ()
     tenant_plant: str | None = None
     ill_call: Call | None = None
@@ -170,10 +172,12 @@ class Storm:
         self.gpus = [self.world.add_gpu(memory=MEMORY, reserved=0) for _ in range(GPUS)]
         (directory / "state").mkdir(exist_ok=True)
         self.shim = Shim(shim, directory / "shim", directory / "state")
+        self.walls = WallHelper(directory) if plan.walled else None
+        walls = f"c.NodeManagerApp.walls = {str(self.walls.place)!r}\n" if self.walls else ""
         node = RunningNode(
             directory,
             simulate="",
-            config=_config(plan),
+            config=_config(plan) + walls,
             arguments=[f"--token-file={_tokens(directory)}"],
             environ=self.shim.environ(self.world.environ()),
             ledger=directory / "state" / "ledger.sqlite",
@@ -212,6 +216,7 @@ class Storm:
             (plan.locked, _OF_LOCKS),
             (plan.movers, _OF_MOVES),
             (plan.savers, _OF_STOPS),
+            (plan.walled, _OF_WALLS),
         )
         self._menu = dict(_ALWAYS)
         for is_wanted, faults in also:
@@ -239,12 +244,15 @@ class Storm:
             self.devices.close()
             self.cast.close()
             self.nodes.close()
+            if self.walls is not None:
+                self.walls.close()
             self.shim.close()
         self.harness.close()
         errors = (self.directory / "clients.err").read_text(encoding="utf-8", errors="replace")
         if errors.strip():
             broken.append(f"a client failed by an error of its own:\n{errors[-3000:]}")
-        seen = read_logs([*self.cast.logs, self.harness.path])
+        logs = [*self.cast.logs, self.harness.path]
+        seen = read_logs(logs + ([self.walls.log.path] if self.walls else []))
         for line in seen:
             if line.saw is Saw.FAULT and line.who != "harness":
                 self.faults[line.data["name"]] += 1
@@ -937,6 +945,9 @@ _OF_HOSTS: _Menu = {
     "server killed": (2.0, lambda storm: storm._signal_host(signal.SIGKILL)),
     "server stopped": (1.0, lambda storm: storm._signal_host(signal.SIGSTOP)),
 }
+_OF_WALLS: _Menu = {
+    "wall helper started again": (1.0, lambda storm: storm.walls is not None and storm.walls.cut()),
+}
 #: That tasks which take turns can have by themselves. In a hand-over one was asked for its turn,
 #: and has not given it back.
 _OF_TURNS: _Menu = {
@@ -976,6 +987,7 @@ _OF_STOPS: _Menu = {
     ),
 }
 OF_TURNS, OF_LOCKS, OF_MOVES, OF_STOPS = map(tuple, (_OF_TURNS, _OF_LOCKS, _OF_MOVES, _OF_STOPS))
+OF_WALLS = (*_OF_WALLS, "client killed", "wire cut", "node manager killed", "page torn after death")
 
 
 def _config(plan: Plan) -> str:
