@@ -64,7 +64,8 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Runn
     people = [{"token": ALICE, "environment": "alice", "admin": request.param}]
     people.append({"token": BOB, "environment": "bobby-tables", "admin": False})
     tokens.write_text(json.dumps({"tokens": people}))
-    arguments = [f"--token-file={tokens}"]
+    (port,) = free_ports(1)
+    arguments = [f"--token-file={tokens}", f"--metrics-port={port}"]
     # These clients give no sign of life while the bundle is made.
     config = "c.Policy.heartbeat_timeout = 600.0\n"
     with RunningNode(tmp_path, config=config, arguments=arguments) as node, Puppet() as puppet:
@@ -103,8 +104,10 @@ def bundle(node: RunningNode, folder: Path) -> tuple[subprocess.CompletedProcess
         "JUPYTERHUB_API_TOKEN": HUB_TOKEN,
         "AWS_SECRET_ACCESS_KEY": AWS,
     }
+    port = node.arguments[-1].partition("=")[2]
     command = ("doctor", f"--bundle={target}", f"--log={folder}/planted.log")
-    return in_process(*command, environ=environ), target
+    metrics = f"--metrics=http://127.0.0.1:{port}/metrics"
+    return in_process(*command, metrics, environ=environ), target
 
 
 def test_it_helps_and_tells_nothing_that_was_planted(
@@ -137,6 +140,7 @@ def test_it_helps_and_tells_nothing_that_was_planted(
     assert told["Quotas"]["default"] == {"gpus": 2}
     assert told["Quotas"]["users"] == {mark("bobby-tables"): {"gpus": 1}}
     assert told["Quotas"]["groups"] == {mark("people-like-us"): {"gpus": 2}}
+    assert "jupyter_gpushare_up 1.0" in parts["metrics.txt"]
     assert "lease.granted" in parts["log.txt"]
     assert "environment=alice" in parts["log.txt"]
     assert mark("bobby-tables") in parts["log.txt"]
@@ -163,17 +167,6 @@ def test_without_a_node_manager_it_says_so_and_has_the_rest(tmp_path: Path) -> N
     assert "cannot be read" in parts["log.txt"]
     assert "metrics_port" in parts["metrics.txt"]
     assert "jupyter_gpushare" in parts["versions.json"]
-
-
-def test_the_metrics_are_in_it(tmp_path: Path, without_slow_checks: None) -> None:
-    (port,) = free_ports(1)
-    with LiveNode(tmp_path, "1x24GiB", f"--metrics-port={port}") as live:
-        target = tmp_path / "out.tar.gz"
-        done = live.here(
-            "doctor", f"--bundle={target}", f"--metrics=http://127.0.0.1:{port}/metrics"
-        )
-        assert done.returncode == 0, done.stderr
-    assert "jupyter_gpushare_up 1.0" in unpack(target)["metrics.txt"]
 
 
 def test_where_there_is_a_journal_it_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:

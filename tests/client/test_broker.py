@@ -26,6 +26,7 @@ from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.session import lease as lease_module
 from jupyter_gpushare.client.session.lease import OwnState
 from jupyter_gpushare.client.session.session import Link
+from jupyter_gpushare.client.session.visible import Visible
 from jupyter_gpushare.client.words import display
 from jupyter_gpushare.client.words.display import TerminalDisplay
 from jupyter_gpushare.client.words.grant import Grant, read_grant
@@ -143,6 +144,7 @@ def test_request_and_release(world: World, node: RunningNode) -> None:
     assert world.environ[VISIBLE] == ""
     assert "JUPYTER_GPUSHARE_LEASE" not in world.environ
     assert "JUPYTER_GPUSHARE_SECRET" not in world.environ
+    assert not Visible(dict(world.environ)).hidden_by_user, "a child asks for itself"
     assert broker.release() is None
 
 
@@ -521,6 +523,13 @@ def test_a_socket_left_behind(framework: Framework) -> None:
         with pytest.raises(NodeUnavailable):
             broker.request(Ask())
         assert said == []
+
+
+def test_a_child_goes_on_with_its_parents_gpus(tmp_path: Path, framework: Framework) -> None:
+    world = World(tmp_path / "no.sock")
+    world.environ |= {VISIBLE: "GPU-1", "JUPYTER_GPUSHARE_LEASE": "l"}
+    world.imports(JUPYTER_GPUSHARE_SECRET="s", JUPYTER_GPUSHARE_ANSWER_TIMEOUT="0.1")
+    assert (world.environ[VISIBLE], world.said) == ("GPU-1", [])
 
 
 # -- nonsense ----------------------------------------------------------------------------

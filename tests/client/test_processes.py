@@ -103,10 +103,6 @@ def held(node: RunningNode) -> list[dict[str, Any]]:
     return [lease for lease in node.status()["leases"] if lease["phase"] == "held"]
 
 
-def uuids(node: RunningNode) -> list[str]:
-    return [gpu["uuid"] for gpu in node.status()["gpus"]]
-
-
 # -- import ------------------------------------------------------------------------------
 
 
@@ -208,11 +204,6 @@ def test_a_stopped_node_manager_does_not_hold_up_an_interrupt(tmp_path: Path) ->
 
 
 # -- children ----------------------------------------------------------------------------
-
-CHILD = """
-import os, caffe
-print(os.environ['JUPYTER_GPUSHARE_LEASE'], os.environ['CUDA_VISIBLE_DEVICES'])
-"""
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
@@ -346,42 +337,3 @@ def test_children_that_end_with_their_parent_are_no_members(tmp_path: Path) -> N
         run(FORKS, node.socket)
         until(lambda: "lease.ended" in node.story(), "the program's end")
         assert "method=attach" not in node.story()
-
-
-def test_a_child_of_a_released_lease_asks_for_itself(
-    node: RunningNode, light: dict[str, str]
-) -> None:
-    code = f"""
-import subprocess
-import torch
-from jupyter_gpushare.client import release
-first, state = lease(), release()
-child = [sys.executable, {program(CHILD)!r}]
-out = subprocess.run(child, capture_output=True, text=True, check=True).stdout.split()
-tell(first=first, mine=lease(), visible=visible(), childs=out)
-"""
-    (told,), _ = run(code, node.socket, **light)
-    assert told["mine"] is None
-    assert told["visible"] == ""
-    assert told["childs"][0] not in (None, told["first"])
-    assert told["childs"][1] in uuids(node)
-
-
-def test_a_child_goes_on_while_the_node_manager_is_away(
-    node: RunningNode, light: dict[str, str]
-) -> None:
-    code = """
-import subprocess
-import torch
-sys.stdin.readline()
-child = "import os, caffe; print(os.environ['CUDA_VISIBLE_DEVICES'])"
-done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True)
-tell(mine=visible(), childs=done.stdout.strip(), said=done.stderr)
-"""
-    with Running(code, node.socket, JUPYTER_GPUSHARE_ANSWER_TIMEOUT="0.5", **light) as task:
-        until(lambda: held(node), "the lease")
-        node.kill9()
-        task.go_on()
-        told = task.hear()
-        assert told["childs"] == told["mine"]
-        assert told["said"] == ""
