@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from support.ledgers import BOOT, ended, granted, open_ledger
-from support.node import NodeClient, RemoteError, RunningNode, until
+from support.node import NodeClient, RunningNode, until
 
 from jupyter_gpushare.daemon.clock import bounds
 from jupyter_gpushare.ledger.ledger import Ledger
@@ -70,10 +70,9 @@ def test_a_budget_is_warned_of_spent_waited_for_and_raised(tmp_path: Path) -> No
         assert "GPU-hours in the last hour" in notice["message"]
         later = alice.wait_notice(Notice.QUEUED, where=lambda n: "in about" in n["message"])
         assert "again in about 60 minutes, when" in later["message"]
-        with pytest.raises(RemoteError) as refused:
-            alice.request(wait=False)
-        assert refused.value.reason is Reason.NO_RESOURCES
-        assert "budget is spent" in refused.value.message
+        refused = alice.turned_away(wait=False)
+        assert refused.reason is Reason.NO_RESOURCES
+        assert "budget is spent" in refused.message
         bobs = bob.request(wait=False)  # passes: nobody is held up by her
         bob.call(Method.RELEASE, lease=bobs["lease"])
         assert not alice.answered(waiting)
@@ -118,9 +117,8 @@ def test_a_restart_grants_nothing_before_it_knows_what_was_spent(tmp_path: Path)
         alice.call(Method.RELEASE, lease=alice.request()["lease"])
         # What the time until now would have left there, had it been an hour and a half.
         plant(running, "alice", (time.time() - 6000, time.time() - 600))
-        with pytest.raises(RemoteError) as refused:
-            running.client("alice").request(wait=False)
-        assert "1.5 of 1 GPU-hours" in refused.value.message
+        refused = running.client("alice").turned_away(wait=False)
+        assert "1.5 of 1 GPU-hours" in refused.message
 
 
 #: Hours that were held from noon, so many days ago.
@@ -158,10 +156,9 @@ def test_a_budget_by_calendar_counts_from_its_first_day(tmp_path: Path) -> None:
             since = week if per is None else bounds(Period(per), time.time())[0]
             counts(sum(HELD[day] for day in HELD if noon(day) >= since), per)
         counts(2.5, f"{today - timedelta(30)}", of=2.0)
-        with pytest.raises(RemoteError) as refused:
-            bob.request(wait=False)
-        assert "2.5 of 2 GPU-hours since" in refused.value.message
-        assert "begins the next term" in refused.value.message
+        refused = bob.turned_away(wait=False).message
+        assert "2.5 of 2 GPU-hours since" in refused
+        assert "begins the next term" in refused
         root.call(Method.QUOTA_SET, default=True, per="month", gpu_hours=0.0)
         until(lambda: budget(bob)["level"] == "spent", "none may be used this month")
         waiting = bob.ask()

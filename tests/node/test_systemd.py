@@ -470,8 +470,7 @@ def test_it_does_its_work_without_any_right(place: Path) -> None:
         lease = alice.request()["lease"]
         (seen,) = bob.call(Method.STATUS)["leases"]
         assert (seen["environment"], seen["name"], seen["pid"]) == (None, None, None)
-        with pytest.raises(RemoteError):
-            bob.call(Method.RELEASE, lease=lease)
+        bob.refused(Method.RELEASE, lease=lease)
         call = bob.ask()
         queued = bob.wait_notice(Notice.QUEUED)["lease"]
         a.kill9()

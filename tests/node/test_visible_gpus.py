@@ -19,7 +19,7 @@ from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
 from jupyter_gpushare.node.inventory.system import Program, SystemProcesses
 from jupyter_gpushare.node.inventory.visible import VisibleInventory, choose, given_gpus
 from jupyter_gpushare.policy.words.model import Bytes, Gpu, GpuUuid
-from jupyter_gpushare.protocol.errors import Reason, RemoteError
+from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
 
 GPUS = tuple(
@@ -135,10 +135,9 @@ def test_hidden_gpus_are_told_as_left_out_and_not_as_a_quota(
         (text,) = status["left_out"]
         was = repr(hidden) if hidden else "empty"
         assert text.startswith(f"GPU 0 is left out: CUDA_VISIBLE_DEVICES was {was} where")
-        with pytest.raises(RemoteError) as refused:
-            client.request(gpus=1)
-        assert refused.value.reason is Reason.UNAVAILABLE
-        assert "no GPU to share" in refused.value.message
+        refused = client.turned_away(gpus=1)
+        assert refused.reason is Reason.UNAVAILABLE
+        assert "no GPU to share" in refused.message
 
 
 def test_a_gpu_of_a_job_that_is_lost_at_the_start_is_told(nvml_world: NvmlWorld) -> None:

@@ -5,7 +5,6 @@ It has its key and certificate, and says to the pool what it likes.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import socket
@@ -21,11 +20,9 @@ from typing import Any
 import pytest
 from support.node import RemoteError, until
 from support.pool_world import gpu, report
-from support.runningpool import PoolHost, RunningPool
+from support.runningpool import PoolHost, RunningPool, joined
 
-from jupyter_gpushare.daemon.membership import Membership, ask
 from jupyter_gpushare.policy.words.model import EnvironmentName
-from jupyter_gpushare.pool import joining
 from jupyter_gpushare.pool.decide import MOST_HERE
 from jupyter_gpushare.pool.words.hosts import Want
 from jupyter_gpushare.protocol.messages import Method
@@ -52,12 +49,7 @@ class Evil:
 
     def __init__(self, folder: Path, pool: RunningPool) -> None:
         self._pool, self._listener = pool, socket.create_server(("127.0.0.1", 0))
-        port = self._listener.getsockname()[1]
-        asked = ask()
-        said = {"name": "evil", "port": port, "csr": asked.csr, "version": "1"}
-        token = joining.Token.read(pool.verb("token")["token"])
-        told = asyncio.run(joining.ask(token, said, time.time()))
-        self._member = Membership.keep(folder, asked, told)
+        self._member = joined(pool, folder, "evil", self._listener.getsockname()[1])
         self.heard: list[dict[str, Any]] = []
         self.said = 0
         self._thread = threading.Thread(target=self._serve)

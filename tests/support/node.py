@@ -341,6 +341,12 @@ class NodeClient:
             self.call(method, **params)
         return refused.value
 
+    def turned_away(self, **params: Any) -> RemoteError:
+        """Ask for GPUs, which must be refused; how it is."""
+        with pytest.raises(RemoteError) as refused:
+            self.request(**params)
+        return refused.value
+
     def wait_notice(
         self,
         notice: Notice,

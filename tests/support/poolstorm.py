@@ -22,9 +22,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpushare.daemon.membership import Membership, ask
 from jupyter_gpushare.ledger.ledger import Ledger
-from jupyter_gpushare.pool import joining
 from jupyter_gpushare.protocol.connection import ClientConnection
 from jupyter_gpushare.protocol.errors import RemoteError
 from jupyter_gpushare.protocol.messages import ErrorAnswer, Method, Notification
@@ -34,7 +32,7 @@ from .faults.observed import boot
 from .hosts import Host, Hosts
 from .node import RunningNode, token_file, until
 from .poolverdict import Away, Story, holds_of, judge
-from .runningpool import CONFIG, RunningPool
+from .runningpool import CONFIG, RunningPool, joined
 
 TESTS = Path(__file__).resolve().parents[1]
 PORT = 10205
@@ -116,11 +114,7 @@ class StormHost(RunningNode):
         return self.host.command(super().command(), TESTS.parent)
 
     def join(self, pool: StormPool) -> None:
-        asked, token = ask(), joining.Token.read(pool.ask(PoolMethod.TOKEN)["token"])
-        said = {"name": self.host.name, "port": PORT, "csr": asked.csr, "version": "1"}
-        said["address"] = self.host.address
-        told = asyncio.run(joining.ask(token, said, time.time()))
-        Membership.keep(self.directory / "pool", asked, told)
+        joined(pool, self.directory / "pool", self.host.name, PORT, address=self.host.address)
 
 
 class Line:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+from jupyter_gpushare.daemon.membership import Membership, ask
+from jupyter_gpushare.pool import joining
 from jupyter_gpushare.protocol.poolcalls import PoolMethod
 from support.hub import free_ports
 from support.livenode import in_process
@@ -66,6 +70,13 @@ class RunningPool(RunningNode):
         """Wait until it has a report of each."""
         for name in names:
             until(lambda name=name: self.host(name).get("connected"), f"{name} is connected")
+
+
+def joined(pool: RunningPool, folder: Path, name: str, port: int, **said: Any) -> Membership:
+    """What a host has in this folder that joined the pool by itself."""
+    asked, token = ask(), joining.Token.read(pool.ask(PoolMethod.TOKEN)["token"])
+    said |= {"name": name, "port": port, "csr": asked.csr, "version": "1"}
+    return Membership.keep(folder, asked, asyncio.run(joining.ask(token, said, time.time())))
 
 
 class PoolHost(RunningNode):
