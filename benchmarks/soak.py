@@ -73,7 +73,7 @@ def plan_of(number: int, seed: int, seconds: float) -> Plan:
         roles = ("short", "stay", "kernel")
         return Plan(seed, seconds=seconds, rate=10.0, clients=5, roles=roles, lifted=True)
     kernels = 2 if number % 4 == 3 else 0
-    return Plan(seed, seconds=seconds, rate=12.0, clients=12, kernels=kernels)
+    return Plan(seed, seconds=seconds, rate=12.0, clients=12, kernels=kernels, walled=True)
 
 
 class Record:

@@ -17,7 +17,7 @@ import pytest
 from support.faults.observed import Saw
 from support.faults.pretend import PretendParker
 from support.faults.stage import can_steal
-from support.faults.storm import OF_LOCKS, OF_MOVES, OF_STOPS, OF_TURNS, OF_WALLS, Plan, Storm
+from support.faults.storm import OF_LOCKS, OF_MOVES, OF_STOPS, OF_TURNS, Plan, Storm
 
 from jupyter_gpushare.client.adapters.parkers.base import Parker
 
@@ -47,7 +47,9 @@ def storm(
 
 STORMS = {
     "nothing is lost": storm(
-        *(9.0, 6.0, 8, lambda faults, saw: faults.total() > 20 and saw[Saw.GRANTED] > 3), kernels=1
+        *(9.0, 6.0, 8, lambda faults, saw: faults.total() > 20 and saw[Saw.GRANTED] > 3, "walls"),
+        kernels=1,
+        walled=True,
     ),
     "nothing is lost when servers race to host": storm(
         *(7.0, 4.0, 6, lambda faults, saw: faults["server killed"] > 0 and saw[Saw.GRANTED] > 3),
@@ -82,10 +84,6 @@ STORMS = {
         "states found again",
         **{"roles": ("short", "pair", "long"), "savers": 3},
         only=(*OF_STOPS, "client killed", "wire cut"),
-    ),
-    "no wall is narrower than a lease": storm(
-        *(6.0, 2.0, 6, lambda faults, saw: all(map(faults.get, OF_WALLS[:4])), "walls"),
-        **{"walled": True, "only": OF_WALLS},
     ),
     "nothing is lost in a move": storm(
         *(8.0, 0.5, 0, lambda faults, saw: any(map(faults.get, OF_MOVES)) and saw[Saw.MOVED] > 0),

@@ -987,7 +987,6 @@ _OF_STOPS: _Menu = {
     ),
 }
 OF_TURNS, OF_LOCKS, OF_MOVES, OF_STOPS = map(tuple, (_OF_TURNS, _OF_LOCKS, _OF_MOVES, _OF_STOPS))
-OF_WALLS = (*_OF_WALLS, "client killed", "wire cut", "node manager killed", "page torn after death")
 
 
 def _config(plan: Plan) -> str:
