@@ -15,24 +15,26 @@ import hashlib
 import json
 import logging
 import secrets
-import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
+from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+from ..link.errors import NodeProblem
 from ..protocol import secured
-from ..protocol.calls import Name
+from ..protocol.calls import Call, Name, methods, parse_call
 from ..protocol.errors import Reason, RemoteProtocolError
-from ..protocol.framing import MAX_LINE, decode, encode
+from ..protocol.framing import MAX_LINE, encode
 from ..protocol.listening import listening
-from ..protocol.messages import PEM, ErrorAnswer, answer, error_answer, is_id, parse_incoming
+from ..protocol.messages import PEM, ErrorAnswer, call, parse_incoming
 from ..protocol.poolcalls import HostName
 from ..protocol.privateplace import replace_private
-from ..protocol.reading import BadParameter, reader
 from ..protocol.shapes import Range, Text
 from .pki import Authority, BadRequest
+from .socket import answered
 
 #: Seconds for which a token can be used.
 LASTS: Final = 3600.0
@@ -42,9 +44,12 @@ _MOST_OPEN: Final = 100
 _AT_ONCE: Final = 32
 _HANDSHAKE: Final = 5.0
 _WITHIN: Final = 10.0
-#: Seconds after which it is tried again where no connection can be taken.
-_PAUSE: Final = 1.0
-_METHOD: Final = "join"
+
+
+class Joining(Enum):
+    """The one call that is answered where hosts join."""
+
+    JOIN = "join"
 
 
 class NotJoined(Exception):
@@ -174,7 +179,8 @@ class JoinParams:
     address: Annotated[Name | None, "where the pool reaches it; null: where it calls from"] = None
 
 
-_read_params: Final = reader(JoinParams)
+_parse: Final = partial(parse_call, known_methods=methods({Joining.JOIN: JoinParams}))
+_BUG: Final = "The pool could not write it down; its log says why. Make a new token."
 
 
 class JoinEndpoint:
@@ -200,93 +206,62 @@ class JoinEndpoint:
         self._joined = joined
         self._wall = wall
         self._log = log
-        self._listener: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
+        self._server: asyncio.Server | None = None
         # In the order in which they came.
         self._guests: dict[asyncio.Task[None], None] = {}
 
     async def start(self, address: str, port: int = secured.JOIN_PORT) -> int:
         """Listen. Returns the port. Raises :class:`OSError`."""
-        listener = self._listener = await listening(address, port)
-        self._accepting = asyncio.get_running_loop().create_task(self._accept(listener))
+        listener = await listening(address, port)
+        self._server = await asyncio.start_server(self._come, sock=listener, limit=MAX_LINE)
         bound: int = listener.getsockname()[1]
         return bound
 
     async def close(self) -> None:
         """Listen no more; whoever joins now is not answered."""
-        tasks = [*self._guests, *filter(None, (self._accepting,))]
-        for task in tasks:
+        if self._server is not None:
+            self._server.close()
+        for task in tuple(self._guests):
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._listener is not None:
-            self._listener.close()
+        await asyncio.gather(*self._guests, return_exceptions=True)
 
-    async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                sock, _where = await loop.sock_accept(listener)
-            except OSError as error:  # out of descriptors, say
-                self._log.error("No host can join now: %s", error)
-                await asyncio.sleep(_PAUSE)
-                continue
-            if len(self._guests) >= _AT_ONCE:
-                # A host joins in a moment: the one that came first has been silent for longest.
-                next(iter(self._guests)).cancel()
-            task = loop.create_task(self._serve(sock))
-            self._guests[task] = None
-            task.add_done_callback(lambda done: self._guests.pop(done))
-            await asyncio.sleep(0)
+    def _come(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._guests) >= _AT_ONCE:
+            # A host joins in a moment: the one that came first has been silent for longest.
+            next(iter(self._guests)).cancel()
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._guests[task] = None
+        task.add_done_callback(lambda done: self._gone(done, writer))
 
-    async def _serve(self, sock: socket.socket) -> None:
-        reader = asyncio.StreamReader(MAX_LINE)
-        protocol = asyncio.StreamReaderProtocol(reader)
-        loop = asyncio.get_running_loop()
-        try:
-            context = self._authority.join_context()  # the present one: it is renewed
-            async with asyncio.timeout(_WITHIN):
-                transport, _ = await loop.connect_accepted_socket(
-                    lambda: protocol, sock, ssl=context, ssl_handshake_timeout=_HANDSHAKE
-                )
-        except (OSError, TimeoutError):
-            sock.close()
-            return
-        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+    def _gone(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
+        # Not where the task ends by itself: one that is cancelled at once never starts.
+        del self._guests[task]
+        writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(_WITHIN):
+                # The present one: it is renewed. Nothing is awaited before, so that no byte of the
+                # handshake is taken for a line.
+                context = self._authority.join_context()
+                await writer.start_tls(context, ssl_handshake_timeout=_HANDSHAKE)
                 line = await reader.readline()
-                peer: str = writer.get_extra_info("peername")[0]
-                writer.write(encode(await self._answer(line, peer)))
+                asks = partial(self._answer, writer.get_extra_info("peername")[0])
+                writer.write(encode(await answered(line, _parse, asks, self._log, _BUG)))
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
         except (OSError, TimeoutError, ValueError):
             pass  # it went away, or says nothing: it is told nothing
-        finally:
-            transport.abort()
 
-    async def _answer(self, line: bytes, peer: str) -> dict[str, Any]:
-        call_id = None
+    async def _answer(self, peer: str, call: Call) -> dict[str, Any]:
         try:
-            call = decode(line)
-            call_id = call.get("id") if is_id(call.get("id")) else None
-            if call_id is None or call.get("method") != _METHOD:
-                raise RemoteProtocolError("Here hosts join; there is no other call.")
-            params = call.get("params")
-            asked = _read_params(params if isinstance(params, dict) else {})
-            result = await self._join(asked, asked.address or peer)
-        except (RemoteProtocolError, BadParameter, BadRequest) as error:
-            return error_answer(call_id, Reason.BAD_REQUEST, str(error))
+            return await self._join(call.params, call.params.address or peer)
+        except BadRequest as error:
+            raise NodeProblem(Reason.BAD_REQUEST.value, str(error)) from error
         except NotJoined as error:
             self._log.warning("%s did not join: %s", peer, error)
-            return error_answer(call_id, Reason.NOT_ALLOWED, str(error))
-        except Exception:  # noqa: BLE001 - it is logged here
-            # The border to the pool's books: the host hears that it failed, and hosts can still
-            # join.
-            self._log.exception("A host could not join")
-            why = "The pool could not write it down; its log says why. Make a new token."
-            return error_answer(call_id, Reason.UNAVAILABLE, why)
-        return answer(call_id, result)
+            raise NodeProblem(Reason.NOT_ALLOWED.value, str(error)) from error
 
     async def _join(self, asked: JoinParams, address: str) -> dict[str, Any]:
         now = self._wall()
@@ -320,8 +295,7 @@ async def ask(token: Token, params: Mapping[str, Any], now: float) -> dict[str, 
                 token.address, token.port, ssl=context, limit=MAX_LINE
             )
             secured.expect(writer.get_extra_info("ssl_object"), secured.POOL)
-            call = {"jsonrpc": "2.0", "id": 1, "method": _METHOD}
-            writer.write(encode({**call, "params": {**params, "secret": token.secret}}))
+            writer.write(encode(call(1, Joining.JOIN, {**params, "secret": token.secret})))
             told = parse_incoming(await reader.readline())
     except (ssl.SSLError, secured.NotOfThePool) as error:
         raise NotJoined(

@@ -26,6 +26,8 @@ _MOST: Final = 64  # connections at once
 #: Gives the result of a call that an OS user made. Raises :class:`NodeProblem`.
 Answering = Callable[[Call, str], Awaitable[Any]]
 
+_BUG: Final = "The pool could not do it; its log says why."
+
 
 class PoolSocket:
     """Listens at ``path``, whose folder is made where it is not there."""
@@ -71,24 +73,37 @@ class PoolSocket:
                 writer.write(encode(error_answer(None, Reason.NOT_ALLOWED, why)))
                 return
             by = await asyncio.to_thread(sockets.user_name, uid)
+
+            def asks(call: Call) -> Awaitable[Any]:
+                return self._answering(call, by)
+
             while line := await reader.readline():
-                writer.write(encode(await self._answer(line, by)))
+                told = await answered(line, parse_pool_call, asks, self._log, _BUG)
+                writer.write(encode(told))
                 await writer.drain()
         except (OSError, ValueError):
             pass  # it went away, or its line is longer than any call
         finally:
             writer.close()
 
-    async def _answer(self, line: bytes, by: str) -> dict[str, Any]:
-        try:
-            call = parse_pool_call(line)
-        except RemoteProtocolError as error:
-            return error_answer(error.call_id, error.reason, str(error), code=error.code)
-        try:
-            return answer(call.id, await self._answering(call, by))
-        except NodeProblem as refused:
-            return error_answer(call.id, Reason(refused.reason), str(refused), code=DOMAIN_ERROR)
-        except Exception:  # noqa: BLE001 - one call's bug must not end the pool; it is logged
-            self._log.exception("A call could not be answered")
-            why = "The pool could not do it; its log says why."
-            return error_answer(call.id, Reason.UNAVAILABLE, why, code=INTERNAL_ERROR)
+
+async def answered(
+    line: bytes,
+    parse: Callable[[bytes], Call],
+    answering: Callable[[Call], Awaitable[Any]],
+    log: logging.Logger | logging.LoggerAdapter[Any],
+    bug: str,
+) -> dict[str, Any]:
+    """What is sent for a line, be it an error; ``bug`` is the sentence about one of ours."""
+    try:
+        call = parse(line)
+    except RemoteProtocolError as error:
+        return error_answer(error.call_id, error.reason, str(error), code=error.code)
+    try:
+        return answer(call.id, await answering(call))
+    except NodeProblem as refused:
+        return error_answer(call.id, Reason(refused.reason), str(refused), code=DOMAIN_ERROR)
+    except Exception:
+        # The border to the pool's books: whoever asks hears that it failed, and the pool goes on.
+        log.exception("A call could not be answered")
+        return error_answer(call.id, Reason.UNAVAILABLE, bug, code=INTERNAL_ERROR)
