@@ -12,7 +12,6 @@ free.
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -527,8 +526,7 @@ class _Shown:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._id = f"gpushare-{os.urandom(8).hex()}"
-        self._is_there = False
+        self._place = display.Place()
         self._said_at: float | None = None
         self._times, self._seconds = 0, 0.0
         self._now = ""
@@ -555,16 +553,16 @@ class _Shown:
         """A wait is over."""
         self._times += 1
         self._seconds += seconds
-        if self._is_there:
+        if self._place.is_there:
             self._publish("It goes on: it is this task's turn.")
 
     def done(self) -> None:
         """The cell is over."""
-        if self._is_there or self._seconds >= 1.0:
+        if self._place.is_there or self._seconds >= 1.0:
             times = "once" if self._times == 1 else f"{self._times} times"
             total = format_duration(self._seconds)
             self._publish(f"Paused {times} while others computed, {total} in all.", waits=False)
-        self._is_there, self._times, self._seconds = False, 0, 0.0
+        self._place.is_there, self._times, self._seconds = False, 0, 0.0
 
     def _publish(self, text: str, *, waits: bool = True) -> bool:
         """Whether there is a notebook that shows it."""
@@ -572,9 +570,8 @@ class _Shown:
         if publisher is not None and text != self._now:
             from ..words.render import notice_html
 
-            update, self._is_there, self._now = self._is_there, True, text
-            html = notice_html(text, good=True)
-            display.publish(publisher, text, html, self._id, update=update, waits=waits)
+            self._now = text
+            self._place.show(publisher, text, notice_html(text, good=True), waits=waits)
         return publisher is not None
 
 

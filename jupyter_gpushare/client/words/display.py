@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Protocol
 
 _QUICK: Final = 0.3  # seconds of waiting that are not shown
@@ -128,65 +130,12 @@ def notebook_publisher() -> Any:
     return publisher if getattr(publisher, "parent_header", None) else None
 
 
-def publish(
-    publisher: Any, text: str, html: str, display_id: str, *, update: bool, waits: bool
-) -> None:
-    """Show it in one place of a cell. ``waits``: it is true only while the cell waits, and is
-    taken away where the kernel ends before it says something else.
-    """
-    from ...protocol.notebook import WAITING
-
-    with suppress(Exception):  # a front end that is gone must not end the wait
-        publisher.publish(
-            {"text/plain": text, "text/html": html},
-            metadata=WAITING if waits else {},
-            transient={"display_id": display_id},
-            update=update,
-        )
-
-
 def waiting_display() -> Display:
     """The display that fits where this process runs."""
     publisher = notebook_publisher()
     if publisher is not None:
         return NotebookDisplay(publisher)
     return TerminalDisplay(sys.stderr)
-
-
-class _Pace:
-    """When to show something: late, and not too often."""
-
-    def __init__(self, refresh: float, clock: Callable[[], float]) -> None:
-        self._refresh = refresh
-        self._clock = clock
-        self._begun = clock()
-        self._shown_at: float | None = None
-        self._last: object = None
-
-    @property
-    def elapsed(self) -> float:
-        return self._clock() - self._begun
-
-    @property
-    def shown(self) -> bool:
-        return self._shown_at is not None
-
-    def ended(self, text: str | None) -> str:
-        """The last line: how long was waited, after what came of it."""
-        from ...protocol.times import format_duration
-
-        waited = format_duration(self.elapsed)
-        return f"{text} Waited {waited}." if text else f"Stopped waiting after {waited}."
-
-    def due(self, content: object) -> bool:
-        now = self._clock()
-        if self._shown_at is None:
-            due = now - self._begun >= _QUICK
-        else:
-            due = content != self._last or now - self._shown_at >= self._refresh
-        if due:
-            self._shown_at, self._last = now, content
-        return due
 
 
 _AWAY: Final = "away"  # what is shown then, as content
@@ -197,47 +146,109 @@ def _content(notice: Mapping[str, Any]) -> object:
     return notice.get("position"), repr(notice.get("ahead")), repr(notice.get("hints"))
 
 
-class NotebookDisplay:
-    """One output of the cell, updated in place through its ``display_id``."""
+class _Waits(ABC):
+    """Shows a wait in one place: late, and not too often."""
 
-    def __init__(self, publisher: Any, clock: Callable[[], float] = time.monotonic) -> None:
-        self._publisher = publisher
-        self._pace = _Pace(_REFRESH, clock)
-        self._id = f"gpushare-{os.urandom(8).hex()}"
-        self._there = False
+    def __init__(self, refresh: float, clock: Callable[[], float]) -> None:
+        self._refresh = refresh
+        self._clock = clock
+        self._begun = clock()
+        self._shown_at: float | None = None
+        self._last: object = None
+
+    @abstractmethod
+    def _queued(self, notice: Mapping[str, Any], elapsed: float) -> None:
+        """Show the place in the queue, after so many seconds."""
+
+    @abstractmethod
+    def _away(self, line: str) -> None:
+        """Show that there is no node manager."""
+
+    @abstractmethod
+    def _ended(self, line: str, *, good: bool) -> None:
+        """Show what came of it."""
 
     def update(self, notice: Mapping[str, Any]) -> None:
-        if self._pace.due(_content(notice)):
-            from . import render
-
-            elapsed = self._pace.elapsed
-            self._publish(
-                f"{render.waiting_line(notice, elapsed)}. {_LEAVE_NOTEBOOK}",
-                render.waiting_html(notice, elapsed, _LEAVE_NOTEBOOK),
-            )
+        if self._is_due(_content(notice)):
+            self._queued(notice, self._clock() - self._begun)
 
     def away(self, left: float) -> None:
-        if self._pace.due(_AWAY):
+        if self._is_due(_AWAY):
             from . import render
 
-            line = f"{render.away_line(left, self._pace.elapsed)} {_STOP_NOTEBOOK}"
-            self._publish(line, render.notice_html(line, good=False))
+            self._away(render.away_line(left, self._clock() - self._begun))
 
     def done(self, text: str | None = None) -> bool:
-        if not self._there:
+        if self._shown_at is None:
             return False
-        from . import render
+        from ...protocol.times import format_duration
 
-        line = self._pace.ended(text)
-        self._publish(line, render.notice_html(line, good=text is not None), waits=False)
+        waited = format_duration(self._clock() - self._begun)
+        line = f"{text} Waited {waited}." if text else f"Stopped waiting after {waited}."
+        self._ended(line, good=text is not None)
         return True
 
-    def _publish(self, text: str, html: str, *, waits: bool = True) -> None:
-        update, self._there = self._there, True
-        publish(self._publisher, text, html, self._id, update=update, waits=waits)
+    def _is_due(self, content: object) -> bool:
+        now = self._clock()
+        if self._shown_at is None:
+            due = now - self._begun >= _QUICK
+        else:
+            due = content != self._last or now - self._shown_at >= self._refresh
+        if due:
+            self._shown_at, self._last = now, content
+        return due
 
 
-class TerminalDisplay:
+class Place:
+    """One output of a notebook's cell, updated in place through its ``display_id``."""
+
+    def __init__(self) -> None:
+        self._id = f"gpushare-{os.urandom(8).hex()}"
+        self.is_there = False
+
+    def show(self, publisher: Any, text: str, html: str, *, waits: bool = True) -> None:
+        """``waits``: it is true only while the cell waits, and is taken away where the kernel ends
+        before it says something else."""
+        from ...protocol.notebook import WAITING
+
+        update, self.is_there = self.is_there, True
+        with suppress(Exception):  # a front end that is gone must not end the wait
+            publisher.publish(
+                {"text/plain": text, "text/html": html},
+                metadata=WAITING if waits else {},
+                transient={"display_id": self._id},
+                update=update,
+            )
+
+
+class NotebookDisplay(_Waits):
+    """One output of the cell."""
+
+    def __init__(self, publisher: Any, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(_REFRESH, clock)
+        self._show = partial(Place().show, publisher)
+
+    def _queued(self, notice: Mapping[str, Any], elapsed: float) -> None:
+        from . import render
+
+        self._show(
+            f"{render.waiting_line(notice, elapsed)}. {_LEAVE_NOTEBOOK}",
+            render.waiting_html(notice, elapsed, _LEAVE_NOTEBOOK),
+        )
+
+    def _away(self, line: str) -> None:
+        from . import render
+
+        line = f"{line} {_STOP_NOTEBOOK}"
+        self._show(line, render.notice_html(line, good=False))
+
+    def _ended(self, line: str, *, good: bool) -> None:
+        from . import render
+
+        self._show(line, render.notice_html(line, good=good), waits=False)
+
+
+class TerminalDisplay(_Waits):
     """One line that is rewritten; in a log file, a line whenever something changes."""
 
     def __init__(self, stream: Any, clock: Callable[[], float] = time.monotonic) -> None:
@@ -245,35 +256,24 @@ class TerminalDisplay:
         self._terminal = False
         with suppress(Exception):  # as in `_write`
             self._terminal = bool(stream.isatty())
-        self._pace = _Pace(_REFRESH if self._terminal else _REPEAT, clock)
+        super().__init__(_REFRESH if self._terminal else _REPEAT, clock)
 
-    def update(self, notice: Mapping[str, Any]) -> None:
-        if self._pace.due(_content(notice)):
-            from . import render
+    def _queued(self, notice: Mapping[str, Any], elapsed: float) -> None:
+        from . import render
 
-            elapsed, width = self._pace.elapsed, self._width()
-            if self._terminal:
-                line = render.waiting_line_within(notice, elapsed, _LEAVE_TERMINAL, width)
-            else:
-                line = f"{render.waiting_line(notice, elapsed)} ({_LEAVE_TERMINAL})."
-            self._show(line)
+        if self._terminal:
+            line = render.waiting_line_within(notice, elapsed, _LEAVE_TERMINAL, self._width())
+        else:
+            line = f"{render.waiting_line(notice, elapsed)} ({_LEAVE_TERMINAL})."
+        self._away(line)
 
-    def away(self, left: float) -> None:
-        if self._pace.due(_AWAY):
-            from . import render
-
-            self._show(render.away_line(left, self._pace.elapsed))
-
-    def done(self, text: str | None = None) -> bool:
-        if not self._pace.shown:
-            return False
-        back = _CLEAR if self._terminal else ""
-        _write(self._stream, f"{back}jupyter_gpushare: {self._pace.ended(text)}\n")
-        return True
-
-    def _show(self, line: str) -> None:
+    def _away(self, line: str) -> None:
         cut = f"{_CLEAR}{line[: self._width()]}"
         _write(self._stream, cut if self._terminal else f"jupyter_gpushare: {line}\n")
+
+    def _ended(self, line: str, *, good: bool) -> None:
+        back = _CLEAR if self._terminal else ""
+        _write(self._stream, f"{back}jupyter_gpushare: {line}\n")
 
     def _width(self) -> int:
         """Characters of a line that the terminal does not wrap."""
