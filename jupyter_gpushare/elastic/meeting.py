@@ -7,13 +7,14 @@ this user unpickle and connect.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     from torch.distributed import FileStore
@@ -53,14 +54,12 @@ class Meeting:
     def say(self, word: Word) -> None:
         """The leader's newest word."""
         made = self.folder / ".word"
-        made.write_text(json.dumps(asdict(word)))
+        made.write_bytes(msgspec.json.encode(word))
         os.replace(made, self.folder / "word")
 
     def heard(self) -> Word:
         """The newest word."""
-        told: dict[str, Any] = json.loads((self.folder / "word").read_text())
-        lists = {name: tuple(told[name]) for name in ("members", "leaving")}
-        return Word(**{**told, **lists})
+        return msgspec.json.decode((self.folder / "word").read_bytes(), type=Word)
 
     def store(self, generation: int) -> FileStore:
         """Through which the ranks of a generation meet. One for each: what a killed process was

@@ -13,9 +13,11 @@ import pickle
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from ..client.errors import GpuShareError
 from .core import Phase, Pick
@@ -133,8 +135,7 @@ class Records(Stored):
         if version != _VERSION:
             raise SweepError(f"Sweep {self.name!r} is of another release of jupyter_gpushare.")
         self.job: Job = pickle.loads(job)
-        words = json.loads(plan)
-        self.plan = Plan(**{**words, "pick": Pick(words["pick"])})
+        self.plan = msgspec.json.decode(plan, type=Plan)
 
     @classmethod
     def make(cls, job: Job, plan: Plan, candidates: Iterable[Any]) -> Records:
@@ -149,7 +150,7 @@ class Records(Stored):
                 db.execute("PRAGMA journal_mode=WAL")
                 db.executescript(_TABLES)
                 db.execute("BEGIN")
-                words = json.dumps({**asdict(plan), "pick": plan.pick.value})
+                words = msgspec.json.encode(plan).decode()
                 db.execute(
                     "INSERT INTO sweep VALUES (?, ?, ?)", (_VERSION, pickle.dumps(job), words)
                 )

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ..adapters import registry
 from ..adapters.parkers.base import meter_of, parker_of
@@ -17,6 +17,8 @@ from ..words.grant import Grant
 if TYPE_CHECKING:
     from ..adapters.holdings import Holdings
     from .ladder import Framework
+
+_LIMIT: Final = "set a memory limit"
 
 
 class Frameworks:
@@ -79,12 +81,12 @@ class Frameworks:
         self, acquire: Callable[[str], Grant | None], expected: Callable[[], int]
     ) -> None:
         """Have those ask before they start CUDA that can and have not started it."""
-        for module, adapter, loaded in self.loaded():
-            try:
-                if adapter.catches_first_use and adapter.cuda_started(loaded) is False:
-                    adapter.first_use(loaded, partial(acquire, module), expected)
-            except Exception as error:  # noqa: BLE001 - not worth the user's program
-                self._say(f"The adapter for {module} could not watch its first use: {error!r}")
+
+        def watch(module: str, adapter: registry.Adapter, loaded: ModuleType) -> None:
+            if adapter.catches_first_use and adapter.cuda_started(loaded) is False:
+                adapter.first_use(loaded, partial(acquire, module), expected)
+
+        self.each("watch its first use", watch)
 
     def names(self, *, late_too: bool = True) -> Sequence[str]:
         """The loaded frameworks; ``late_too``: also those that can ask when they start CUDA."""
@@ -109,41 +111,49 @@ class Frameworks:
     def tell(self, grant_for: Callable[[registry.Adapter], Grant | None]) -> None:
         """Tell each loaded framework what it may use."""
         with self._telling:
-            for module, adapter, loaded in self.loaded():
-                self._limit(module, adapter, loaded, grant_for(adapter))
+            self.each(_LIMIT, lambda _, adapter, loaded: adapter.after(loaded, grant_for(adapter)))
 
     def limit(self, now: Callable[[], Grant | None]) -> bool:
         """Tell those whose limits can change while they run; whether there is any."""
         with self._telling:
             grant = now()
-            done = [
-                self._limit(module, adapter, loaded, grant)
-                for module, adapter, loaded in self.loaded()
-                if grant is not None and is_live(adapter)
-            ]
-        return any(done)
-
-    def _limit(
-        self, module: str, adapter: registry.Adapter, loaded: ModuleType, grant: Grant | None
-    ) -> bool:
-        try:
-            adapter.after(loaded, grant)
-        except Exception as error:  # noqa: BLE001 - a limit is not worth the user's program
-            self._say(f"The adapter for {module} could not set a memory limit: {error!r}")
-            return False
-        return True
+            if grant is None:
+                return False
+            return self.each(
+                _LIMIT, lambda _, adapter, loaded: adapter.after(loaded, grant), is_live
+            )
 
     def empty_caches(self) -> None:
         """Empty the frameworks' caches. Call it on a thread of its own, because it may take long.
 
         It frees nothing else, because a cell may run meanwhile.
         """
+        self.each(
+            "empty its caches",
+            lambda _, adapter, loaded: cast("Any", adapter).empty_cache(loaded),
+            lambda adapter: hasattr(adapter, "empty_cache"),
+        )
+
+    def each(
+        self,
+        what: str,
+        do: Callable[[str, registry.Adapter, ModuleType], object],
+        which: Callable[[registry.Adapter], bool] = lambda adapter: True,
+    ) -> bool:
+        """Do it with each loaded framework, and say which adapter could not do ``what``: it may be
+        another package's, and raise anything, and that is not worth the user's program.
+
+        Returns whether any has done it.
+        """
+        done = False
         for module, adapter, loaded in self.loaded():
             try:
-                if hasattr(adapter, "empty_cache"):
-                    adapter.empty_cache(loaded)
-            except Exception as error:  # noqa: BLE001 - not worth the user's program
-                self._say(f"The adapter for {module} could not empty its caches: {error!r}")
+                if which(adapter):
+                    do(module, adapter, loaded)
+                    done = True
+            except Exception as error:  # noqa: BLE001 - as said above
+                self._say(f"The adapter for {module} could not {what}: {error!r}")
+        return done
 
     # -- what they say --------------------------------------------------------------------
 

@@ -69,14 +69,14 @@ class Gates:
 
     def drop_caches(self) -> None:
         """At a gate: wait for the GPUs' queued work, and empty caches where that is possible."""
-        for module, adapter, loaded in self._frameworks.loaded():
-            try:
-                if (parker := parker_of(adapter, loaded)) is not None:
-                    parker.drop_cache()
-                elif adapter.cuda_started(loaded) and hasattr(adapter, "synchronize"):
-                    adapter.synchronize(loaded)
-            except Exception as error:  # noqa: BLE001 - not worth the user's program
-                self._say(f"The adapter for {module} could not wait for its GPUs: {error!r}")
+
+        def drop(_module: str, adapter: registry.Adapter, loaded: ModuleType) -> None:
+            if (parker := parker_of(adapter, loaded)) is not None:
+                parker.drop_cache()
+            elif adapter.cuda_started(loaded) and hasattr(adapter, "synchronize"):
+                adapter.synchronize(loaded)
+
+        self._frameworks.each("wait for its GPUs", drop)
 
     def trim(self) -> None:
         """Empty more, while no code runs."""
