@@ -296,3 +296,17 @@ def test_a_range_is_had_with_its_grant_and_it_is_said_that_it_can_fall(process: 
     assert {one.live for one in gave} == {True}
     assert sorted([len(one.limits) for one in gave]) == [0, 1], "what it can, and what it has"
     assert process.told[-1] == 20 * GIB
+
+
+def test_one_adapter_that_fails_is_said_and_the_others_have_their_limit(
+    process: Process, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken: Any = SimpleNamespace(live_limits=True, after=lambda *_: 1 / 0)
+    process.frameworks.add("broken", broken, ModuleType("broken"))
+    assert not process.frameworks.limit(lambda: GRANT)
+    process.frameworks.add("fixed", FIXED, ModuleType("fixed"))
+    process.frameworks.add("pretend", process.adapter, ModuleType("pretend"))
+    capsys.readouterr()
+    assert process.frameworks.limit(lambda: GRANT)
+    assert process.told == [8 * GIB]
+    assert capsys.readouterr().out.count("broken could not set a memory limit") == 1
