@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -63,7 +63,7 @@ def _walls(walls: doc.Walls) -> Iterator[doc.Fact]:
     tell = partial(said, "walls")
     if not walls["stand"]:
         hint = "Look at the helper: `systemctl status jupyter-gpushare-walls`"
-        yield tell("The walls do not stand, so nothing is granted.", tone="bad", hint=hint)
+        yield tell("Nothing is granted until the walls stand again.", tone="bad", hint=hint)
         return
     memory = ", and the driver limits their memory there" if walls["level"] == "memory" else ""
     words = "The kernel lets processes open only the GPUs that their owner has a lease on{} ({})."
@@ -71,13 +71,17 @@ def _walls(walls: doc.Walls) -> Iterator[doc.Fact]:
     yield tell(_DENIED, tone="good")
     for names in walls.get("shared", ()):
         words = "There is no wall between {}: they are in one control group."
-        yield tell(words, name(listed(names), 500), tone="warn", hint=_ONE_EACH)
+        yield tell(words, name(_some(names), 500), tone="warn", hint=_ONE_EACH)
     if memory and (several := walls.get("several")):
         words = "There are several control groups of {}: memory is for those that hold a lease."
-        yield tell(words, name(listed(several), 500), tone="good")
+        yield tell(words, name(_some(several), 500), tone="good")
     if outside := walls.get("outside"):
         words = "There is no wall around some processes of {}."
-        yield tell(words, name(listed(outside), 500), tone="warn", hint=_ONE_EACH)
+        yield tell(words, name(_some(outside), 500), tone="warn", hint=_ONE_EACH)
+
+
+def _some(names: Sequence[str]) -> str:
+    return listed(names if len(names) < 10 else [*names[:8], f"{len(names) - 8} others"])
 
 
 def _host_memory(used: int, most: int | None) -> doc.Fact:

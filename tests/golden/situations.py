@@ -914,7 +914,7 @@ WALLS = {
     "level": "memory",
     "groups": 3,
     "shared": [["alice", "bob"]],
-    "outside": ["carol"],
+    "outside": [f"user-{number:02}" for number in range(12)],
     "several": ["dave", "erin"],
 }
 

@@ -114,7 +114,10 @@ def test_a_bar_is_as_long_as_its_share_and_trouble_is_an_alert() -> None:
     assert f'aria-label="GPUs: {held["text"]}"' in page
     assert '<rect class="gs-fill" width="37.5" height="1"/>' in page
     assert "alert-warning" not in page
-    assert '<div class="alert alert-warning">' in own_page(golden("the_ledger_is_new"))
+    page = own_page(golden("the_ledger_is_new"))
+    assert '<div class="alert alert-warning">' in page
+    page = own_page(golden("walls_do_not_stand"))
+    assert "<code>systemctl status jupyter-gpushare-walls</code></div></div>" in page
 
 
 # -- leases ----------------------------------------------------------------------------------------

@@ -313,7 +313,8 @@ class Walls:
                 writer.write(json.dumps(what).encode() + b"\n")
                 told: dict[str, Any] = json.loads(await reader.readline())
         except (OSError, ValueError) as error:
-            raise self._down(f"no helper answers at {self._place}. {error}") from error
+            why = getattr(error, "strerror", None) or error
+            raise self._down(f"no helper answers at {self._place}. {why}") from error
         if "error" in told:
             raise self._down(told["error"])
         return told
