@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.node import NodeClient, Puppet, RunningNode, until
+from support.node_fixtures import running_node
 
 import jupyter_gpushare.client
 from jupyter_gpushare.client import acquire
@@ -25,11 +26,8 @@ from jupyter_gpushare.protocol.messages import Method
 GIB = 2**30
 
 
-@pytest.fixture(scope="module")
-def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    config, people = "c.Policy.max_tasks_per_gpu = 1\n", ("me", "they", "root")
-    with RunningNode(tmp_path_factory.mktemp("node"), config=config, people=people) as running:
-        yield running
+PEOPLE = ("me", "they", "root")
+shared_node = running_node(config="c.Policy.max_tasks_per_gpu = 1\n", people=PEOPLE)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 from support.node import RunningNode, until
+from support.node_fixtures import running_node
 from support.scripted_node import LEASE, ScriptedNode, Visitor
 from support.scripted_process import grants, process
 
@@ -61,10 +62,7 @@ class World:
         return made
 
 
-@pytest.fixture(scope="module")
-def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    with RunningNode(tmp_path_factory.mktemp("node"), simulate="2x24GiB") as running:
-        yield running
+shared_node = running_node()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from support.kernel import Kernel, Shown, shows
 from support.node import GIB, NodeClient, RunningNode, until
+from support.node_fixtures import running_node
 
 from jupyter_gpushare.protocol.messages import Method
 
@@ -37,12 +38,7 @@ watch(broker().line.session, broker()._lost)
 """
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    folder = tmp_path_factory.mktemp("node")
-    people = ("alice", "bob", "root")
-    with RunningNode(folder, simulate="1x24GiB", config=CONFIG, people=people) as running:
-        yield running
+node = running_node(simulate="1x24GiB", config=CONFIG, people=("alice", "bob", "root"))
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from support.interrupts import Interrupt, at_each_line
 from support.node import RunningNode, until
+from support.node_fixtures import running_node
 from support.scripted_node import ScriptedNode, Visitor
 
 from jupyter_gpushare.client.errors import NodeUnavailable
@@ -32,12 +33,8 @@ pytestmark = pytest.mark.timeout(600)
 STRIDE = int(os.environ.get("INTERRUPT_STRIDE", "7"))  # lines from one interrupt to the next
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    config = "c.Policy.heartbeat_timeout = 600.0\n"  # what is not given back stays
-    folder = tmp_path_factory.mktemp("node")
-    with RunningNode(folder, simulate="1x24GiB", config=config) as running:
-        yield running
+CONFIG = "c.Policy.heartbeat_timeout = 600.0\n"  # what is not given back stays
+node = running_node(simulate="1x24GiB", config=CONFIG)
 
 
 def make(node: RunningNode) -> tuple[Broker, dict[str, str]]:

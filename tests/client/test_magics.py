@@ -15,15 +15,11 @@ from typing import Any
 import pytest
 from support.kernel import Kernel, Shown
 from support.node import GIB, NodeClient, Puppet, RunningNode, until
+from support.node_fixtures import running_node
 
 from jupyter_gpushare.protocol.messages import Method
 
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    folder, people = tmp_path_factory.mktemp("node"), ("alice", "bob", "root")
-    with RunningNode(folder, simulate="2x24GiB", people=people) as running:
-        yield running
+node = running_node(people=("alice", "bob", "root"))
 
 
 def new_kernel(home: Path, node: RunningNode, **env: str) -> Kernel:

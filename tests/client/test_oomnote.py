@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
@@ -13,6 +12,7 @@ from typing import Any, cast
 import pytest
 from support.kernel import Kernel
 from support.node import RunningNode
+from support.node_fixtures import running_node
 
 from jupyter_gpushare.client import oomnote
 from jupyter_gpushare.client.errors import NodeUnavailable
@@ -245,10 +245,7 @@ def test_other_errors_cost_nothing() -> None:
 # -- where it is shown -------------------------------------------------------------------------
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[RunningNode]:
-    with RunningNode(tmp_path, simulate="1x24GiB") as running:
-        yield running
+node = running_node("function", simulate="1x24GiB")
 
 
 RAISE = "raise torch.OutOfMemoryError('CUDA out of memory. GPU 0 has a total capacity of 24 GiB.')"

@@ -11,12 +11,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.node import RunningNode, until
+from support.node_fixtures import running_node
 from support.program import program
 
 from jupyter_gpushare.protocol.messages import Method
@@ -32,10 +32,7 @@ def visible():
 """
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[RunningNode]:
-    with RunningNode(tmp_path, simulate="2x24GiB") as running:
-        yield running
+node = running_node("function")
 
 
 @pytest.fixture(scope="module")
