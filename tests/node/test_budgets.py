@@ -20,7 +20,7 @@ from support.node import NodeClient, RunningNode, until
 from jupyter_gpushare.daemon.clock import bounds
 from jupyter_gpushare.ledger.ledger import Ledger
 from jupyter_gpushare.ledger.usage import DAY
-from jupyter_gpushare.policy.words.model import Bytes, Period, Quota
+from jupyter_gpushare.policy.words.model import Quota
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method, Notice
 from jupyter_gpushare.protocol.periods import first_day, next_first_day, parse_period
@@ -153,7 +153,7 @@ def test_a_budget_by_calendar_counts_from_its_first_day(tmp_path: Path) -> None:
             assert (told["per"], told["when"]) == (f"{first}", f"since {first}")
         for per in ("week", "month", None):
             week = time.time() - 7 * DAY
-            since = week if per is None else bounds(Period(per), time.time())[0]
+            since = week if per is None else bounds(per, time.time())[0]
             counts(sum(HELD[day] for day in HELD if noon(day) >= since), per)
         counts(2.5, f"{today - timedelta(30)}", of=2.0)
         refused = bob.turned_away(wait=False).message
@@ -194,14 +194,12 @@ def test_days_begin_at_the_nodes_own_midnight(zone: str, monkeypatch: pytest.Mon
     time.tzset()
     try:
         # Berlin's clocks went back on the 25th: that month has an hour more.
-        since, until_ = bounds(Period("month"), 1792454400.0)  # 2026-10-20 00:00 UTC
+        since, until_ = bounds("month", 1792454400.0)  # 2026-10-20 00:00 UTC
         for moment, day in ((since, 1), (until_, 1)):
             local = datetime.fromtimestamp(moment)
             assert (local.day, local.hour, local.minute) == (day, 0, 0)
         assert until_ - since == 31 * 86400 + (3600 if zone == "Europe/Berlin" else 0)
-        everything, nothing = (
-            bounds(Period(day), since)[0] for day in ("0001-01-01", "9999-12-31")
-        )
+        everything, nothing = (bounds(day, since)[0] for day in ("0001-01-01", "9999-12-31"))
         assert everything < 3 * 86400 < since < nothing, "a term may begin on any day there is"
     finally:
         monkeypatch.undo()
@@ -215,8 +213,8 @@ def test_what_is_no_period_is_told(wrong: object) -> None:
 
 
 def test_the_best_of_several_budgets_keeps_its_own_period() -> None:
-    week = Quota(1, Bytes(1), gpu_hours=10.0, per=Period("week"))
-    month = Quota(1, Bytes(1), gpu_hours=30.0, per=Period("month"))
+    week = Quota(1, 1, gpu_hours=10.0, per="week")
+    month = Quota(1, 1, gpu_hours=30.0, per="month")
     assert (best([week, month]).gpu_hours, best([month, week]).per) == (30.0, "month")
     assert best([week, Quota(1)]) == Quota(1), "one without a budget is not limited"
 

@@ -27,7 +27,7 @@ from jupyter_gpushare.node.settings.presets import CHOSEN, PRESETS, config_of, t
 from jupyter_gpushare.node.settings.traits import read
 from jupyter_gpushare.node.wire.transport import Limits
 from jupyter_gpushare.policy.words.config import PolicyConfig
-from jupyter_gpushare.policy.words.model import Bytes, Gpu, GpuUuid, HolderAction, Quota
+from jupyter_gpushare.policy.words.model import Gpu, HolderAction, Quota
 from jupyter_gpushare.policy.words.turns import ShareMode
 from jupyter_gpushare.protocol import names
 from jupyter_gpushare.protocol.messages import Method
@@ -92,9 +92,9 @@ NODE = NodeSize(4, 24 * GIB)
     [
         ({}, Quota(4)),
         ({"gpus": "all"}, Quota(4)),
-        ({"gpus": 2, "memory": "16GiB"}, Quota(2, Bytes(16 * GIB))),
-        ({"gpus": 1, "memory": 0.5}, Quota(1, Bytes(12 * GIB))),
-        ({"gpus": 1, "memory": 1.0}, Quota(1, Bytes(24 * GIB))),
+        ({"gpus": 2, "memory": "16GiB"}, Quota(2, 16 * GIB)),
+        ({"gpus": 1, "memory": 0.5}, Quota(1, 12 * GIB)),
+        ({"gpus": 1, "memory": 1.0}, Quota(1, 24 * GIB)),
         ({"gpus": 0, "weight": 2, "gpu_hours": 10}, Quota(0, weight=2.0, gpu_hours=10.0)),
         ({"gpus": 1, "idle_timeout": "1h30m"}, Quota(1, idle_timeout=5400.0)),
         ({"gpus": 1, "burst_memory": 0}, Quota(1, burst_memory=0.0)),
@@ -133,15 +133,12 @@ def test_what_is_refused_says_where_and_why(given: Any, said: str) -> None:
 
 
 def test_a_part_is_one_of_the_smallest_gpu_so_that_it_fits_on_any() -> None:
-    gpus = [
-        Gpu(GpuUuid(f"GPU-{index}"), index, "a GPU", Bytes(gib * GIB))
-        for index, gib in enumerate((80, 24))
-    ]
+    gpus = [Gpu(f"GPU-{index}", index, "a GPU", gib * GIB) for index, gib in enumerate((80, 24))]
     command = configure(0.0, NodeSize.of(gpus), {"memory": 0.5}, {}, {})
-    assert command.default == Quota(2, Bytes(12 * GIB))
+    assert command.default == Quota(2, 12 * GIB)
     # Without GPUs a configuration is still read.
     command = configure(0.0, NodeSize.of([]), {"memory": 0.5}, {"g": {"gpus": "all"}}, {})
-    assert command.default == Quota(0, Bytes(2 * 2**20))
+    assert command.default == Quota(0, 2 * 2**20)
 
 
 def test_a_setting_that_nothing_has_is_refused_as_a_wrong_quota_is(

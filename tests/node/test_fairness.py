@@ -22,10 +22,8 @@ from jupyter_gpushare.policy.words.events import (
     RequestRefused,
 )
 from jupyter_gpushare.policy.words.model import (
-    EnvironmentName,
     FlagKind,
     FlagPhase,
-    GpuUuid,
     ProcessId,
     RefusalReason,
     Request,
@@ -157,7 +155,7 @@ def test_what_a_person_leaves_unread_is_summed_once_in_a_round_of_the_loop() -> 
 def refused(name: str) -> RequestRefused:
     task = Task(ProcessId("b", 1, 1), "t", TaskKind.PROCESS)
     reason = RefusalReason.TOO_LARGE
-    return RequestRefused(0.0, EnvironmentName(name), task, Request(9), reason, "too large")
+    return RequestRefused(0.0, name, task, Request(9), reason, "too large")
 
 
 def test_of_endless_refusals_history_has_some_and_of_the_others_all() -> None:
@@ -171,7 +169,7 @@ def test_of_endless_refusals_history_has_some_and_of_the_others_all() -> None:
 
 def flag(pid: int, gpu: str = "GPU-0") -> tuple[FlagMoved, FlagMoved]:
     """Of one process, raised and cleared."""
-    key = (GpuUuid(gpu), ProcessId("b", pid, 1), FlagKind.SQUATTER)
+    key = (gpu, ProcessId("b", pid, 1), FlagKind.SQUATTER)
     raised = FlagMoved(float(pid), *key, FlagPhase.RAISED)
     return raised, replace(raised, phase=FlagPhase.CLEARED)
 

@@ -26,7 +26,7 @@ from jupyter_gpushare.node.inventory.base import Build, InventoryError
 from jupyter_gpushare.node.inventory.nvml import NvmlInventory
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory, parse_spec
 from jupyter_gpushare.node.inventory.visible import VisibleInventory
-from jupyter_gpushare.policy.words.model import Gpu, GpuReading, GpuUuid, ProcessId
+from jupyter_gpushare.policy.words.model import Gpu, GpuReading, ProcessId
 
 BOOT = "the-boot"
 MEMORY = "nvmlDeviceGetMemoryInfo_v2"
@@ -91,7 +91,7 @@ def test_full_gpus_are_listed_by_uuid_without_the_drivers_reserve(world: Host) -
 
 
 def test_a_gpu_says_how_it_is_built(world: Host) -> None:
-    first, second = GpuUuid(world.add_gpu()), GpuUuid(world.add_gpu())
+    first, second = world.add_gpu(), world.add_gpu()
     assert world.inventory.builds() == {}
     world.set_build(first, 8.6, 10496)
     world.discover()
@@ -181,7 +181,7 @@ def test_the_compute_mode_is_read(world: Host) -> None:
     gpus = {gpu.uuid: gpu for gpu in world.discover()}
     assert [gpu.exclusive for gpu in gpus.values()] == [False, True, False, False]
     problems = {reading.uuid: reading.problem for reading in world.read()}
-    assert problems.pop(GpuUuid(nobodys)) == (
+    assert problems.pop(nobodys) == (
         "The GPU's compute mode is prohibited: no program may compute there. "
         "`nvidia-smi -i 2 -c DEFAULT` ends that."
     )

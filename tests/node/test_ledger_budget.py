@@ -29,7 +29,7 @@ from jupyter_gpushare.node.host.walljumps import OFF, PROOF, SLACK, Belief, Inst
 from jupyter_gpushare.node.manager import Manager
 from jupyter_gpushare.node.wire import translate
 from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words.model import Bytes, EnvironmentName, LeaseId, ProcessId, Quota
+from jupyter_gpushare.policy.words.model import ProcessId, Quota
 from jupyter_gpushare.protocol.calls import parse_call
 from jupyter_gpushare.protocol.framing import encode
 
@@ -95,8 +95,8 @@ LONG = "\u0001" * 1024
 )
 def test_what_a_client_says_is_bounded_as_it_is_stored(method: str, params: dict[str, Any]) -> None:
     call = parse_call(encode({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}))
-    who = translate.Caller(EnvironmentName("mallory"), ProcessId("boot", 1, 1))
-    command = translate.COMMANDS[call.method](0.0, who, call.params, LeaseId("L"))
+    who = translate.Caller("mallory", ProcessId("boot", 1, 1))
+    command = translate.COMMANDS[call.method](0.0, who, call.params, "L")
     assert len(json.dumps(msgspec.to_builtins(command))) < 2048 + 600
 
 
@@ -138,18 +138,17 @@ async def test_one_who_fills_the_ledger_loses_his_own_oldest_detail_only(path: P
 
     async with classroom(path, ledger_bytes=budget.file, snapshot_every=100) as room:
         ledger, asks = room.manager.ledger, room.manager.in_ledger
-        mallory, root = EnvironmentName("mallory"), EnvironmentName("root")
         await room.day(students=5, lessons=1, cells=10)
         honest = await asks(lambda: ledger.history("student-03", 1000))
-        at, quota = room.clock.boot(), Quota(1, Bytes(8 * GIB))
-        await room.manager.submit(cmd.SetQuota(at, mallory, quota, root))
+        at, quota = room.clock.boot(), Quota(1, 8 * GIB)
+        await room.manager.submit(cmd.SetQuota(at, "mallory", quota, "root"))
         by = Record("Noted", 0.0, BOOT, None, None, {"by": "root"})
         process = {"boot_id": "b", "pid": 1, "start": 1}
         data: dict[str, JSON] = {"gpu": "GPU-0", "process": process, "kind": "squatter"}
         data["phase"] = "cleared"
         flags = [Record("FlagMoved", float(n), BOOT, None, None, data) for n in range(10_000)]
         await asks(lambda: ledger.append([by, *flags]))
-        await fill(room, mallory, 700)
+        await fill(room, "mallory", 700)
         await room.manager.tidy()
         size, used = await asks(ledger.size)
         assert used <= budget.used

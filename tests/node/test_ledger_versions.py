@@ -22,7 +22,7 @@ from jupyter_gpushare.node.views.history import entry, telling
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.words import events as ev
-from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
+from jupyter_gpushare.policy.words.model import Quota
 from jupyter_gpushare.policy.words.versions import RELEASES
 from jupyter_gpushare.protocol.messages import Method
 
@@ -68,7 +68,7 @@ def test_a_ledger_of_a_later_release_is_refused_and_left_as_it_was(
 
 #: A ledger of commit 23a31f90, and the snapshot that it made of it.
 BEFORE, SNAPSHOT = Path(__file__).with_name("ledger_before.sql").read_text().split("-- snapshot\n")
-ALICE, BOB, CAROL = map(EnvironmentName, ("alice", "bob", "carol"))
+ALICE, BOB, CAROL = "alice", "bob", "carol"
 
 
 @pytest.fixture
@@ -199,14 +199,12 @@ def test_what_only_the_release_before_wrote_is_told_in_its_words(tmp_path: Path)
 
 
 def stored(**changes: Any) -> Record:
-    alice = EnvironmentName("alice")
-    made = to_record(ev.QuotaChanged(1.0, alice, None, Quota(2), alice), 1.7e9)
+    made = to_record(ev.QuotaChanged(1.0, ALICE, None, Quota(2), ALICE), 1.7e9)
     return Record(made.kind, 1.0, 1.7e9, "alice", None, {**made.data, **changes})
 
 
 def test_an_unknown_field_is_refused_and_not_dropped() -> None:
-    alice = EnvironmentName("alice")
-    assert from_record(stored()) == ev.QuotaChanged(1.0, alice, None, Quota(2), alice)
+    assert from_record(stored()) == ev.QuotaChanged(1.0, ALICE, None, Quota(2), ALICE)
     quota = stored().data["quota"]
     assert isinstance(quota, dict)
     with pytest.raises(LedgerFailed, match="a field 'colour'"):

@@ -46,11 +46,7 @@ from jupyter_gpushare.policy.words.events import EVENTS
 from jupyter_gpushare.policy.words.model import (
     Activity,
     Allocation,
-    Bytes,
     EndReason,
-    EnvironmentName,
-    GpuUuid,
-    LeaseId,
     ProcessId,
     Quota,
 )
@@ -299,9 +295,9 @@ def test_the_docs_name_only_lines_and_metrics_that_there_are() -> None:
 
 # -- the history, for people
 
-WHO, CAROL = EnvironmentName("alice"), EnvironmentName("carol")
-LEASE, GPU = LeaseId("l-1"), GpuUuid("GPU-1")
-PARTS = (Allocation(GPU, Bytes(GIB)), Allocation(GpuUuid("GPU-gone"), Bytes(GIB)))
+WHO, CAROL = "alice", "carol"
+LEASE, GPU = "l-1", "GPU-1"
+PARTS = (Allocation(GPU, GIB), Allocation("GPU-gone", GIB))
 TELLING = telling({GPU: "0"})
 
 
@@ -310,7 +306,7 @@ TELLING = telling({GPU: "0"})
     [
         (ev.LeaseRestored(1.0, LEASE, WHO, 2 * GIB, 0.5), "has its 2 GiB on its GPUs again"),
         (
-            ev.ReservationResized(1.0, WHO, GPU, Bytes(8 * GIB)),
+            ev.ReservationResized(1.0, WHO, GPU, 8 * GIB),
             "its reservation on GPU 0 is 8 GiB now",
         ),
         (

@@ -37,10 +37,6 @@ from jupyter_gpushare.policy.words.events import EVENTS, Event
 from jupyter_gpushare.policy.words.model import (
     Activity,
     Allocation,
-    Bytes,
-    EnvironmentName,
-    GpuUuid,
-    LeaseId,
     LeasePhase,
     Request,
 )
@@ -403,7 +399,7 @@ def test_all_seconds_are_somebodys(
 ) -> None:
     """Whatever comes in which order: labels are bounded, and no second is lost or told twice."""
     now = 0.0
-    leases: dict[LeaseId, Lease] = {}
+    leases: dict[str, Lease] = {}
     held = busy = 0.0
     metrics = EnvironmentMetrics(2, State(), lambda: now)
     for (phase, activity, number), passed in zip(steps, seconds, strict=False):
@@ -411,10 +407,10 @@ def test_all_seconds_are_somebodys(
         working = [one for one in leases.values() if one.phase is LeasePhase.HELD]
         held += passed * 2 * len(working)
         busy += passed * 2 * sum(one.activity is Activity.BUSY for one in working)
-        name, who = LeaseId(f"L{number % 4}"), EnvironmentName(f"user-{number}")
+        name, who = f"L{number % 4}", f"user-{number}"
         if name in leases:
             who = leases[name].environment
-        parts = (Allocation(GpuUuid("GPU-0"), Bytes(1)), Allocation(GpuUuid("GPU-1"), Bytes(1)))
+        parts = (Allocation("GPU-0", 1), Allocation("GPU-1", 1))
         leases[name] = Lease(
             name, who, task(number), Request(2), number, now, phase, activity, allocations=parts
         )

@@ -30,7 +30,6 @@ from jupyter_gpushare.node.wire.translate import FROM_ELSEWHERE
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.events import BootSeen
-from jupyter_gpushare.policy.words.model import EnvironmentName
 from jupyter_gpushare.pool.pki import Authority
 from jupyter_gpushare.pool.words.hosts import Want, read_report
 from jupyter_gpushare.protocol.errors import Reason
@@ -446,7 +445,7 @@ def test_a_report_has_no_more_than_a_pool_reads(monkeypatch: pytest.MonkeyPatch)
     """Requests of many people in many groups: the first in line are told."""
     groups = [f"{n:03}{'g' * 100}" for n in range(20)]
     row = (1, None, "batch", 1.0, tuple(groups))
-    rows = [Want(EnvironmentName(f"person-{n}"), *row) for n in range(3000)]
+    rows = [Want(f"person-{n}", *row) for n in range(3000)]
     monkeypatch.setattr(reports, "_wants", lambda state: rows)
     state, talking = State(boot=BootSeen(0.0, "boot", 3600.0)), [f"p{n}" for n in range(3000)]
     told = encode(reports.report(state, PolicyConfig(), "a", "1", 1.0, {}, talking, []))

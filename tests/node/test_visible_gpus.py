@@ -18,12 +18,12 @@ from jupyter_gpushare.node.inventory.nvml import NvmlInventory
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
 from jupyter_gpushare.node.inventory.system import Program, SystemProcesses
 from jupyter_gpushare.node.inventory.visible import VisibleInventory, choose, given_gpus
-from jupyter_gpushare.policy.words.model import Bytes, Gpu, GpuUuid
+from jupyter_gpushare.policy.words.model import Gpu
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
 
 GPUS = tuple(
-    Gpu(GpuUuid(uuid), index, "a GPU", Bytes(24 * GIB))
+    Gpu(uuid, index, "a GPU", 24 * GIB)
     for index, uuid in enumerate(["GPU-aa11", "GPU-aa22", "MIG-bb33"])
 )
 
@@ -50,7 +50,7 @@ def test_what_is_named(wanted: str, indices: list[int]) -> None:
 
 
 def test_a_part_of_a_gpu_is_named_by_two_numbers() -> None:
-    parts = [replace(GPUS[0], uuid=GpuUuid(f"MIG-{n}"), instance=n) for n in range(2)]
+    parts = [replace(GPUS[0], uuid=f"MIG-{n}", instance=n) for n in range(2)]
     assert choose((*parts, GPUS[1]), "0:1,1") == (parts[1], GPUS[1])
     with pytest.raises(InventoryError, match="more than one"):
         choose((*parts, GPUS[1]), "0")

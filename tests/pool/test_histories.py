@@ -17,7 +17,7 @@ from support.hosts import impossible
 from support.pool_world import CONFIG, World
 from support.poolstorm import Plan, Storm
 
-from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
+from jupyter_gpushare.policy.words.model import Quota
 from jupyter_gpushare.pool.words import commands as cmd, events as ev
 from jupyter_gpushare.pool.words.hosts import Group
 
@@ -189,8 +189,7 @@ class Breathing(GoesOn):
         for group in self.groups:
             self.world.deed(ev.GroupSet, group)
         for who, groups in GROUPS.items():
-            name = EnvironmentName(who)
-            self.world.do(cmd.Introduce(self.world.time, name, groups))
+            self.world.do(cmd.Introduce(self.world.time, who, groups))
 
     @rule(host=HOSTS)
     def gives_back(self, host: str) -> None:

@@ -16,7 +16,6 @@ import pytest
 from jupyter_gpushare.ledger.ledger import Ledger, LedgerError, LedgerFull
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.policy.books.table import Map
-from jupyter_gpushare.policy.words.model import EnvironmentName
 from jupyter_gpushare.pool import ledger, manager
 from jupyter_gpushare.pool.answers import PoolAnswers
 from jupyter_gpushare.pool.clock import PoolClock
@@ -32,7 +31,7 @@ from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
 
 BEFORE = Path(__file__).with_name("ledger_before.sql")
-ALICE = EnvironmentName("alice")
+ALICE = "alice"
 
 
 @pytest.fixture
@@ -63,7 +62,7 @@ def at_random(seed: int) -> list[ev.Event]:
     told: list[ev.Event] = [ev.HostAdded(0.0, "a", "root"), ev.HostAdded(0.0, "b", "root")]
     for number in range(1, 120):
         at, host = float(number), chance.choice("ab")
-        who, gpus = EnvironmentName(chance.choice(("ada", "bo"))), chance.choice((0, 0, 1, 3))
+        who, gpus = chance.choice(("ada", "bo")), chance.choice((0, 0, 1, 3))
         hours, why = chance.choice((None, 0.0, 2.0, 9.0)), chance.choice(("", "", "x"))
         reclaim = chance.random() < 0.3
         event: ev.Event = ev.BudgetLent(at, host, who, gpus, number, at, hours, reclaim, why)
@@ -101,7 +100,7 @@ def test_invented_people_leave_no_records(path: Path) -> None:
     """Each was lent something, gave it back, and had groups; all of that stayed for ever."""
     told: list[ev.Event] = [ev.HostAdded(1.0, "a", "root")]
     for number in range(500):
-        at, who = 2.0 + number, EnvironmentName(f"nobody-{number}")
+        at, who = 2.0 + number, f"nobody-{number}"
         told += [ev.GroupsTold(at, "a", who, (f"g{step}",)) for step in range(3)]
         told += [ev.BudgetLent(at, "a", who, gpus, number, at + 120) for gpus in (1, 0)]
         told.append(ev.BudgetAccepted(at, "a", who, 0))
@@ -129,7 +128,7 @@ def test_a_ledger_of_the_release_before_is_read(path: Path) -> None:
     assert (a.drain, a.due) == (Drained("new memory", "root"), True)
     assert (b.drain, b.due) == (Drained("a fan", "root"), False)
     assert dict(b.told) == {"emil": ("staff",)}
-    assert (c.drain, c.due, c.out[EnvironmentName("zoe")].asked) == (None, True, 1)
+    assert (c.drain, c.due, c.out["zoe"].asked) == (None, True, 1)
     quota, _source = state.quotas.resolve(ALICE)
     assert (quota.gpus, quota.gpu_hours) == (5, 9.5)
     assert state.quotas.groups_of[ALICE] == ("staff", "students")
@@ -224,8 +223,7 @@ def test_a_running_pool_makes_its_ledger_shorter(
         running = PoolManager(Pool(folder=str(tmp_path), listen=""), log=logging.getLogger("test"))
         await running.start()
         for who in people:
-            name = EnvironmentName(who)
-            await running.submit(partial(cmd.Introduce, environment=name, groups=("x",)))
+            await running.submit(partial(cmd.Introduce, environment=who, groups=("x",)))
         await running.close()
 
     def records() -> int:

@@ -18,7 +18,7 @@ from support.pool_world import CONFIG, World, gpu, report
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.pages.hosts import HostState, Own
 from jupyter_gpushare.policy.books.table import Map
-from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
+from jupyter_gpushare.policy.words.model import Quota
 from jupyter_gpushare.pool import hubviews
 from jupyter_gpushare.pool.answers import PoolAnswers, own_quota
 from jupyter_gpushare.pool.configuration import Pool
@@ -139,7 +139,7 @@ def test_hosts_and_their_gpus_are_counted_as_they_stand() -> None:
     assert gpus("H100") == [2, 1, 1, 0]
     assert told("lent_gpus", "hosts", "reached", "lost", "given_up") == [1, 0, 0]
     assert registry.get_sample_value(f"{POOL}_queue_requests") == 3
-    world.do(cmd.LendGpus(world.time, "l", EnvironmentName("bob"), 1, 600.0, "root", "a"))
+    world.do(cmd.LendGpus(world.time, "l", "bob", 1, 600.0, "root", "a"))
     assert registry.get_sample_value(f"{POOL}_kept_gpus") == 1
     world.deed(ev.HostServiceChanged, "a", "new fans")
     assert (hosts(), gpus("H100")) == ([1, 1, 0, 0], [1, 1, 2, 0])

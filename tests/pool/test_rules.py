@@ -10,7 +10,7 @@ from support.pool_world import CONFIG, World, gpu, report
 
 from jupyter_gpushare.policy.say.telling import Telling
 from jupyter_gpushare.policy.words.events import QuotaChanged
-from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
+from jupyter_gpushare.policy.words.model import Quota
 from jupyter_gpushare.pool import decide
 from jupyter_gpushare.pool.decide import ANSWERS, step
 from jupyter_gpushare.pool.evolve import CHANGES
@@ -20,7 +20,7 @@ from jupyter_gpushare.pool.words import commands as cmd, effects as eff, events 
 from jupyter_gpushare.pool.words.hosts import Accepted, Group, HostEnvironment, Loan, Want
 from jupyter_gpushare.protocol.calls import HintParams
 
-ADA = EnvironmentName("ada")
+ADA = "ada"
 
 
 def test_every_command_and_event_has_its_function() -> None:
@@ -59,7 +59,7 @@ def test_drain_is_told_again_until_it_is_done() -> None:
 
 
 def wanting(number: int, *, groups: tuple[str, ...] = ()) -> Want:
-    return Want(EnvironmentName(f"nobody-{number}"), 1, None, "interactive", 1.0, groups)
+    return Want(f"nobody-{number}", 1, None, "interactive", 1.0, groups)
 
 
 def test_a_host_that_invents_people_is_lent_to_so_many_and_no_more(
@@ -124,7 +124,7 @@ def test_own_administrator_may_end_a_drain() -> None:
 
 def waiting(who: str, *, short: bool = True) -> HostEnvironment:
     """Somebody with a request that waits; ``short``: only because no GPU is free."""
-    return HostEnvironment(EnvironmentName(who), 0, 0, 0, 1, 0.0, 1, short)
+    return HostEnvironment(who, 0, 0, 0, 1, 0.0, 1, short)
 
 
 def test_each_free_gpu_is_hinted_to_one_person_and_to_none_who_waits_for_a_quota() -> None:
@@ -192,7 +192,7 @@ def test_steps_are_fast_with_a_hundred_hosts() -> None:
     names = [f"h{at}" for at in range(100)]
 
     def tell(place: int, at: float, wants: int) -> cmd.HostReported:
-        people = [EnvironmentName(f"e{(place * 50 + one) % 2500}") for one in range(50)]
+        people = [f"e{(place * 50 + one) % 2500}" for one in range(50)]
         there = tuple(HostEnvironment(who, 1, 0, 0, 0, 0.5, 1) for who in people)
         asked = tuple(Want(who, 1, None, "batch", at) for who in people[:wants])
         gpus = tuple(gpu(names[place], one) for one in range(8))
@@ -219,7 +219,7 @@ def world(*groups: Group, quota: int = 4, **members: str) -> World:
     for group in groups:
         found.deed(ev.GroupSet, group)
     for who, group in members.items():
-        found.do(cmd.Introduce(found.time, EnvironmentName(who), (group,)))
+        found.do(cmd.Introduce(found.time, who, (group,)))
     return found
 
 
@@ -454,7 +454,7 @@ def test_hours_are_divided_and_never_exceeded() -> None:
 def test_hosts_hear_of_what_else_changed_in_a_quota() -> None:
     world = World("a")
     world.ask("a", "ada")
-    edit = cmd.SetQuota(world.time, EnvironmentName("ada"), Quota(gpus=1, weight=2.0), "root")
+    edit = cmd.SetQuota(world.time, "ada", Quota(gpus=1, weight=2.0), "root")
     world.do(edit)
     (lend,) = world.nodes["a"].down
     assert [(one.gpus, one.quota.weight) for one in lend.budgets] == [(1, 2.0)]

@@ -22,13 +22,12 @@ from support.node import RemoteError, until
 from support.pool_world import gpu, report
 from support.runningpool import PoolHost, RunningPool, joined
 
-from jupyter_gpushare.policy.words.model import EnvironmentName
 from jupyter_gpushare.pool.decide import MOST_HERE
 from jupyter_gpushare.pool.words.hosts import Want
 from jupyter_gpushare.protocol.messages import Method
 
 QUOTAS = {"default": {"gpus": 1}, "groups": {"rich": {"gpus": 8}}}
-WANT = asdict(Want(EnvironmentName("alice"), 8, None, "interactive", 1.0, ("rich",)))
+WANT = asdict(Want("alice", 8, None, "interactive", 1.0, ("rich",)))
 REPORT = asdict(report("evil", 100.0, gpus=tuple(gpu("evil", n) for n in range(8)), queue=1))
 REPORT |= {"wants": [WANT]}
 #: What it asks of the pool, over the line on which the pool asks it.

@@ -19,7 +19,6 @@ from support.predictor import PLANT
 
 from jupyter_gpushare.policy.books.quotas import QuotaBook
 from jupyter_gpushare.policy.books.table import Map
-from jupyter_gpushare.policy.words.model import EnvironmentName
 from jupyter_gpushare.pool.evolve import evolve
 from jupyter_gpushare.pool.groups import full
 from jupyter_gpushare.pool.pki import Authority
@@ -37,7 +36,7 @@ from jupyter_gpushare.pool.words.hosts import (
 )
 from jupyter_gpushare.protocol.messages import Method
 
-ADA = EnvironmentName("ada")
+ADA = "ada"
 
 
 def hosts(*reports: HostReport) -> list[Host]:
@@ -114,7 +113,7 @@ def test_the_newest_of_all_that_hosts_say_counts() -> None:
         return HostEstimate(ADA, at, (KindShare("A1", share, GIB),))
 
     one = replace(report("a"), estimates=(said(20.0, 40),))
-    other = HostEstimate(EnvironmentName("bob"), 30.0, ())
+    other = HostEstimate("bob", 30.0, ())
     two = replace(report("b"), estimates=(said(10.0, 50), other))
     assert newest(hosts(two, one), ADA) == (KindShare("A1", 40, GIB),)
     assert newest(hosts(report("a")), ADA) == ()
@@ -157,12 +156,12 @@ def test_a_group_is_full_when_it_uses_its_own_and_may_borrow_none() -> None:
     )
     assert full(state, ADA, 1) == "Group lab uses all of its 1 GPU, and may borrow none."
     assert full(replace(state, used=Map()), ADA, 1) == ""
-    assert full(state, EnvironmentName("bob"), 1) == "", "he is in no group"
+    assert full(state, "bob", 1) == "", "he is in no group"
 
 
 def test_ties_queue_then_parked_bytes_then_own_kernels() -> None:
     def host(name: str, queue: int = 0, parked: int = 0, who: str = "bob", size: int = 0) -> object:
-        there = HostEnvironment(EnvironmentName(who), 0, parked, size, 0, 0.0, 0)
+        there = HostEnvironment(who, 0, parked, size, 0, 0.0, 0)
         return report(name, queue=queue, environments=(there,))
 
     wish = Wish(ADA)
@@ -176,9 +175,7 @@ def test_people_spread_while_gpus_of_every_host_are_free() -> None:
     """Who has a server on a host, or anything there, counts for each GPU, whoever computes now."""
 
     def host(name: str, gpus: int, talking: int, parked: int = 0) -> HostReport:
-        there = tuple(
-            HostEnvironment(EnvironmentName(f"p{n}"), 0, 1, 0, 0, 0.0, 0) for n in range(parked)
-        )
+        there = tuple(HostEnvironment(f"p{n}", 0, 1, 0, 0, 0.0, 0) for n in range(parked))
         return replace(
             report(name, gpus=tuple(gpu(name, n) for n in range(gpus)), environments=there),
             talking=tuple(f"t{n}" for n in range(talking)),

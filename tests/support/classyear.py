@@ -16,7 +16,6 @@ from jupyter_gpushare.policy.say.effects import Signal
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
     Activity,
-    Bytes,
     EnvironmentName,
     Gpu,
     LeaseId,
@@ -99,7 +98,7 @@ class Classroom:
     def ask(self, who: str, path: str = "/home/class/course/week 7/Exercise 3.ipynb") -> LeaseId:
         """Somebody opens a notebook."""
         self.leases += 1
-        lease, environment = LeaseId(f"{self.leases:032x}"), EnvironmentName(who)
+        lease, environment = f"{self.leases:032x}", who
         process = ProcessId(self.clock.boot_id(), 10_000 + self.leases, 1)
         self._whose[lease] = environment, process
         task = Task(process, path[-250:], TaskKind.KERNEL, str(lease), path)
@@ -160,7 +159,7 @@ async def classroom(
     )
 
     async def quotas(gpus: Sequence[Gpu]) -> cmd.ConfigureQuotas:
-        return cmd.ConfigureQuotas(clock.boot(), Quota(1, Bytes(8 * GIB)))
+        return cmd.ConfigureQuotas(clock.boot(), Quota(1, 8 * GIB))
 
     try:
         await manager.start(quotas)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
+from jupyter_gpushare.policy.words.model import Quota
 from jupyter_gpushare.pool.decide import step
 from jupyter_gpushare.pool.evolve import evolve, reindexed
 from jupyter_gpushare.pool.groups import is_beyond
@@ -108,7 +108,7 @@ class Node:
             seconds=max(0.0, *(until - self.clock for _, until, _ in self.lent.values()), 0.0),
             environments=tuple(
                 HostEnvironment(
-                    EnvironmentName(one),
+                    one,
                     self.held.get(one, 0),
                     0,
                     0,
@@ -119,7 +119,7 @@ class Node:
                 for one in sorted(names)
             ),
             wants=tuple(
-                Want(EnvironmentName(one), n, None, "batch", at, self.groups.get(one, ()))
+                Want(one, n, None, "batch", at, self.groups.get(one, ()))
                 for one, n, at in self.wants
             ),
         )
@@ -220,8 +220,7 @@ class World:
         for effect in done.effects if sent else ():
             self.send(effect)
         for host, one in list(self.given_up):
-            name = EnvironmentName(one)
-            if self.state.hosts[host].connected and self.state.total(name) <= self.quota.gpus:
+            if self.state.hosts[host].connected and self.state.total(one) <= self.quota.gpus:
                 del self.given_up[host, one]
         if not self.is_a_group_beyond():
             for host, one in list(self.given_up_of_groups):
@@ -391,7 +390,7 @@ class World:
             # The excess ends with what ran: nothing new begins in its place.
             assert self.held(one) - older <= self.quota.gpus, (one, self.older, self.story())
             for name, node in self.nodes.items():
-                out = self.state.hosts[name].out.get(EnvironmentName(one))
+                out = self.state.hosts[name].out.get(one)
                 assert node.held.get(one, 0) <= (0 if out is None else out.gpus), (name, one)
             if self.quota.gpu_hours is not None:
                 spent = sum(node.spent.get(one, 0.0) for node in self.nodes.values())
