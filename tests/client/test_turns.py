@@ -317,17 +317,6 @@ def test_leaving_the_wait_gives_the_place_up_but_no_turn_that_was_just_given(
     assert scene.turns.is_closed is not was_given
 
 
-def test_others_turns_are_not_its_own() -> None:
-    notice = Notice.RECALL
-    broker = Broker({})
-    broker.own.grant, broker.own.state = GRANT, OwnState.HELD
-    asked = {"lease": "another", "give": "turn", "gate": True, "gpus": []}
-    broker._noticed(Notification(notice, notice.value, asked))
-    assert not broker.turns.is_gated
-    broker._noticed(Notification(notice, notice.value, {**asked, "lease": "L"}))
-    assert broker.turns.is_gated
-
-
 def test_without_a_node_manager_it_goes_on(scene: Scene) -> None:
     scene.recalled()
     with scene.waits():

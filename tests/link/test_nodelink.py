@@ -23,6 +23,8 @@ from jupyter_gpushare.link.nodelink import NodeLink
 from jupyter_gpushare.protocol.messages import Method
 
 LOG = logging.getLogger("test")
+WHY = {"reason": "not_allowed", "message": "no", "limit": 3}
+NOT_ALLOWED = {"code": -32000, "message": "no", "data": WHY}
 STATUS = {"gpus": [], "leases": [], "queue": []}
 Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -115,13 +117,7 @@ async def test_status_and_its_changes() -> None:
 
 
 async def test_refusals_keep_their_reason() -> None:
-    error = {
-        "code": -32000,
-        "message": "no",
-        "data": {"reason": "not_allowed", "message": "no", "limit": 3},
-    }
-
-    async with linked(Polite(usage={"error": error})) as link:
+    async with linked(Polite(usage={"error": NOT_ALLOWED})) as link:
         await until(link, lambda: link.state.connected)
         with pytest.raises(NodeProblem, match="no") as refused:
             await link.call(Method.USAGE)
@@ -151,9 +147,8 @@ async def test_it_connects_again_and_pending_calls_hear_of_the_loss() -> None:
 
 
 async def test_a_refused_hello_is_told() -> None:
-    error = {"code": -32000, "message": "m", "data": {"reason": "not_allowed", "message": "m"}}
-
-    async with linked(Polite(hello={"error": {**error, "message": "Bring a token."}})) as link:
+    refused = {**NOT_ALLOWED, "message": "Bring a token."}
+    async with linked(Polite(hello={"error": refused})) as link:
         await until(link, lambda: link.state.message == "Bring a token.")
         with pytest.raises(NodeUnavailable, match="Bring a token"):
             await link.call(Method.STATUS)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from support.torch_cpu import CPU, CpuAllocator
 from jupyter_gpushare.client.adapters.parkers.allocator import Figures
 from jupyter_gpushare.client.adapters.parkers.steps import MemoryUse, StepMeter
 from jupyter_gpushare.client.adapters.parkers.torch import TorchParker
+
+Trains = Callable[[], None]
 
 
 class Told(CpuAllocator):
@@ -74,6 +77,13 @@ def step(optimizer: torch.optim.Optimizer, net: torch.nn.Module) -> None:
     optimizer.step()
 
 
+@pytest.fixture
+def trains() -> Trains:
+    """Makes one step of an ordinary training."""
+    net = layer()
+    return partial(step, torch.optim.AdamW(net.parameters()), net)
+
+
 def used(meter: StepMeter) -> MemoryUse:
     use = meter.use
     assert use is not None
@@ -102,26 +112,22 @@ def test_persistent_is_what_is_alive_at_a_steps_end(time: Time, meters: list[Ste
     assert net.weight.grad is not None
 
 
-def test_temporary_and_cache(meter: StepMeter, told: Told, time: Time) -> None:
-    net = layer()
-    optimizer = torch.optim.AdamW(net.parameters())
+def test_temporary_and_cache(meter: StepMeter, told: Told, trains: Trains) -> None:
     told.told = Figures(None, allocated=10**6, reserved=10**6 + 500, peak=5 * 10**6)
-    step(optimizer, net)
+    trains()
     assert used(meter).devices == (("cpu", 10**6, 4 * 10**6, 500),)
     # The user resets the peak: his figure, and the most that we have seen stays.
     told.told = told.told._replace(peak=2 * 10**6)
-    step(optimizer, net)
+    trains()
     assert used(meter).devices == (("cpu", 10**6, 4 * 10**6, 500),)
     told.told = told.told._replace(peak=9 * 10**6)
-    step(optimizer, net)
+    trains()
     assert used(meter).devices == (("cpu", 10**6, 8 * 10**6, 500),)
 
 
 def test_figures_are_the_most_of_half_a_minute_and_the_one_before(
-    meter: StepMeter, told: Told, time: Time
+    meter: StepMeter, told: Told, time: Time, trains: Trains
 ) -> None:
-    net = layer()
-    optimizer = torch.optim.AdamW(net.parameters())
     for seconds, alive, shown in (
         (0, 500, 500),
         (1, 900, 900),
@@ -132,7 +138,7 @@ def test_figures_are_the_most_of_half_a_minute_and_the_one_before(
     ):
         time.now += seconds
         told.told = Figures(None, allocated=alive, reserved=2000, peak=2000)
-        step(optimizer, net)
+        trains()
         (device,) = used(meter).devices
         assert (device.persistent, device.persistent + device.temporary) == (shown, 2000)
     told.told = told.told._replace(allocated=700)
@@ -142,13 +148,11 @@ def test_figures_are_the_most_of_half_a_minute_and_the_one_before(
 
 
 def test_the_next_step_fits_in_what_is_free_and_in_its_own_cache(
-    meter: StepMeter, told: Told
+    meter: StepMeter, told: Told, trains: Trains
 ) -> None:
-    net = layer()
-    optimizer = torch.optim.AdamW(net.parameters())
     assert meter.next_step_fits(), "nothing is known yet, so waiting helps nobody"
     told.told = Figures(None, allocated=10**6, reserved=10**6, peak=5 * 10**6)
-    step(optimizer, net)
+    trains()
     needed = used(meter).devices[0].temporary
     assert meter.next_step_fits(), "what is free cannot be measured"
     told.room = needed - 1
@@ -307,33 +311,29 @@ def test_a_step_inside_the_backward_pass_is_none(meter: StepMeter, checkpointed:
     assert gates == [1]
 
 
-def test_ctrl_c_in_the_gate_reaches_the_user(meter: StepMeter) -> None:
-    net = layer()
-    optimizer = torch.optim.SGD(net.parameters())
+def test_ctrl_c_in_the_gate_reaches_the_user(meter: StepMeter, trains: Trains) -> None:
 
     def gate() -> None:
         raise KeyboardInterrupt
 
     meter.gate = gate
     with pytest.raises(KeyboardInterrupt):
-        step(optimizer, net)
+        trains()
     meter.gate = None
-    step(optimizer, net)
+    trains()
     assert used(meter).steps == 2
 
 
 @pytest.mark.parametrize("which", ["on_step", "gate"])
 def test_our_errors_never_reach_the_user(
-    meter: StepMeter, which: str, caplog: pytest.LogCaptureFixture
+    meter: StepMeter, trains: Trains, which: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: Any) -> None:
         raise LookupError("our bug")
 
     setattr(meter, which, broken)
-    net = layer()
-    optimizer = torch.optim.SGD(net.parameters())
     for _ in range(6):
-        step(optimizer, net)
+        trains()
     assert caplog.text.count("our bug") == 3
     assert "measured no more" in caplog.text
     assert used(meter).steps == 3
