@@ -67,6 +67,9 @@ def test_what_comes_back_may_be_there_beside_what_its_person_uses() -> None:
     world.request("bob", 3, Request(1, 12 * GIB))
     assert world.state.leases["L3"].phase is LeasePhase.HELD
     assert in_gib(limits(CONFIG, world.state)) == {"ann": (9, 12), "bob": (12, 12)}
+    world.memory[(1, GPU)] = 10 * GIB
+    world.restored("L1")
+    assert world.walled.wall("ann", GPU) == [9 * GIB, 9.5 * GIB], "and then as for all others"
 
 
 def test_while_a_grant_is_written_both_who_had_and_who_gets_have_theirs() -> None:

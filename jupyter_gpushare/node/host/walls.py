@@ -224,7 +224,8 @@ class Walls:
             self.close()  # another helper may stand there now, and have no record
             self._exact = None
         members = self._members(states)
-        of = (states[-1].reservations, states[-1].gpus, states[-1].rebuild)
+        last = states[-1]
+        of = (last.reservations, last.gpus, last.leases, last.rebuild)
         exact = self._exact
         if exact is not None and exact[-1] == members and all(map(operator.is_, of, exact)):
             return
@@ -235,7 +236,7 @@ class Walls:
         self._place_all()
         held = self._held(states, members)
         walls = wanted(limits(self._config, *states), self._whose, held)
-        if states[-1].rebuild is not None:  # there may be leases that the ledger does not know yet
+        if last.rebuild is not None:  # there may be leases that the ledger does not know yet
             walls = {group: _wider(wall, self._stand.get(group)) for group, wall in walls.items()}
         await self._set(lowered(self._stand, walls))
         await self._set(walls)
