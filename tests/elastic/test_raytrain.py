@@ -119,7 +119,8 @@ class Job:
         assert self.error is None, self.error
         files = self.folder.glob("*.jsonl")
         lines = [line for one in files for line in one.read_text().split("\n")]
-        return sorted((json.loads(line) for line in lines if line.endswith("}")), key=_when)
+        told = [json.loads(line) for line in lines if line.endswith("}")]
+        return sorted(told, key=lambda one: one["at"])
 
     def size(self) -> int:
         """How many train now."""
@@ -130,10 +131,6 @@ class Job:
         self._thread.join(300)
         assert not self._thread.is_alive()
         assert self.error is None, self.error
-
-
-def _when(told: dict[str, Any]) -> tuple[int, float]:
-    return told["at"]
 
 
 def test_it_grows_and_gives_back_over_three_hosts(cluster: Cluster, tmp_path: Path) -> None:

@@ -373,25 +373,18 @@ def test_live_lets_in_whom_the_pages_let_in(pages: Pages) -> None:
     no_origin = {"Cookie": cookies, "no-origin": "1"}
     assert refused(pages, **no_origin) == 403
     assert refused(pages, "bob", Origin="http://evil.example") == 403
-    socket = listen(pages, Cookie=cookies, Origin=pages.hub.url)
-    try:
+    with contextlib.closing(listen(pages, Cookie=cookies, Origin=pages.hub.url)) as socket:
         assert json.loads(socket.recv()) == {"type": "changed"}
         with pages.held("bob", "change.ipynb"):
             assert json.loads(socket.recv()) == {"type": "changed"}
-    finally:
-        socket.close()
 
 
 def test_live_is_bounded(pages: Pages) -> None:
-    sockets = [listen(pages, "bob") for _ in range(3)]
-    try:
-        assert all(socket.recv() for socket in sockets)
+    with contextlib.ExitStack() as stack:
+        three = (stack.enter_context(contextlib.closing(listen(pages, "bob"))) for _ in range(3))
+        assert all([socket.recv() for socket in three])
         assert refused(pages, "bob") == 429
-        other = listen(pages, "carol")
-        other.close()
-    finally:
-        for socket in sockets:
-            socket.close()
+        listen(pages, "carol").close()
 
     def opens() -> bool:
         with contextlib.suppress(websocket.WebSocketBadStatusException):

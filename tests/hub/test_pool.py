@@ -32,6 +32,7 @@ STORY = pytest.mark.story(
     *("tests/hub/", "tests/support/pool", "tests/support/runningpool"),
 )
 PREFIX = "/services/gpushare/"
+OWN = '<section id="own"', "</section>"
 CONFIG = """
 with open(HOME + "/jupyter_gpushare_hub_config.py", "w") as file:
     file.write("c.Pool.listen = '127.0.0.1:{join}'\\nc.Pool.address = '127.0.0.1'\\n")
@@ -133,10 +134,6 @@ def row_of(page: httpx.Response, name: str) -> str:
     return text_of(page, f'<a id="host-{name}"', "</tr>")
 
 
-def own_of(page: httpx.Response) -> str:
-    return text_of(page, '<section id="own"', "</section>")
-
-
 def form(browser: httpx.Client, **fields: str) -> dict[str, str]:
     return {"_xsrf": xsrf_of(browser.get(f"{PREFIX}admin")), **fields}
 
@@ -162,7 +159,7 @@ def test_a_person_sees_their_own_host_and_what_they_have_on_all(
             lease = here.request(name="here.ipynb", gpus=1)["lease"]
             waits = on_there.ask(name="there.ipynb", gpus=1)
             said = until(
-                lambda: "on host here" in (text := own_of(alices.get(PREFIX))) and text,
+                lambda: "on host here" in (text := text_of(alices.get(PREFIX), *OWN)) and text,
                 "it says that her GPU is in use here",
             )
             assert "GPUs 1 of 1" in said

@@ -74,11 +74,6 @@ def answer(client: NodeClient, lease: str, gib: int, uuid: str) -> None:
     client.call(Method.GAVE, lease=lease, give="lift", limits=gpus)
 
 
-def gpu_row(client: NodeClient) -> dict[str, Any]:
-    (row,) = client.call(Method.STATUS)["gpus"]
-    return dict(row)
-
-
 def test_a_lease_is_lifted_and_comes_back_when_somebody_waits(
     nvml_world: NvmlWorld, tmp_path: Path
 ) -> None:
@@ -90,7 +85,7 @@ def test_a_lease_is_lifted_and_comes_back_when_somebody_waits(
         assert told(alice) == (lease, 90)
         answer(alice, lease, 90, gpu)
         nvml_world.add_process(gpu, a.pid, 85 * GIB)  # no room for bob, however often measured
-        row = gpu_row(alice)
+        (row,) = alice.call(Method.STATUS)["gpus"]
         assert (row["reserved"], row["lifted"]) == (90 * GIB, 70 * GIB)
         (shown,) = alice.call(Method.STATUS)["leases"]
         assert shown["live_limits"] is True

@@ -41,10 +41,6 @@ LOST = hosts.away("e", "no answer")
 ALL = [FREE, BUSY, PARTLY, DRAINED, LOST]
 
 
-def names(**wanted: Any) -> list[str]:
-    return [host.name for host in hosts.fitting(ALL, HostListing(**wanted))]
-
-
 def test_whether_a_host_takes_new_tasks() -> None:
     assert [host.state for host in ALL] == [
         HostState.SERVES,
@@ -77,7 +73,8 @@ def test_whether_a_host_takes_new_tasks() -> None:
     ],
 )
 def test_which_hosts_are_shown_in_which_order(wanted: dict[str, Any], found: str) -> None:
-    assert "".join(names(**wanted)) == found
+    shown = hosts.fitting(ALL, HostListing(**wanted))
+    assert "".join(host.name for host in shown) == found
 
 
 def test_rows_say_what_is_free_and_why_a_host_takes_nothing() -> None:
@@ -204,10 +201,6 @@ CLASS = [
 ]
 
 
-def named(**wanted: Any) -> list[str]:
-    return [one.name for one in page_of(CLASS, Listing(**wanted)).shown]
-
-
 @pytest.mark.parametrize(
     ("wanted", "found"),
     [
@@ -228,7 +221,7 @@ def named(**wanted: Any) -> list[str]:
     ],
 )
 def test_who_is_shown_in_which_order(wanted: dict[str, Any], found: list[str]) -> None:
-    assert named(**wanted) == found
+    assert [one.name for one in page_of(CLASS, Listing(**wanted)).shown] == found
 
 
 @given(st.integers(0, 120), st.sampled_from(ROWS), st.integers(1, 9))
