@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ import pytest
 from support.node import RunningNode, until
 from support.node_fixtures import running_node
 from support.program import program
-
-from jupyter_gpushare.protocol.messages import Method
 
 TELL = """
 import json, os, sys
@@ -173,31 +170,6 @@ tell(**facts, refused=refused, heavy=sorted(heavy & (set(sys.modules) - before))
     assert "2 GPUs" in told["refused"]
     assert told["heavy"] == []
     assert said == ""
-
-
-# -- waiting -----------------------------------------------------------------------------
-
-
-def test_a_stopped_node_manager_does_not_hold_up_an_interrupt(tmp_path: Path) -> None:
-    code = "try:\n    import torch\nexcept KeyboardInterrupt:\n    tell(interrupted=True)"
-    # The other one is a plain client, which gives no sign of life.
-    config = "c.Policy.heartbeat_timeout = 600.0\n"
-    with (
-        RunningNode(tmp_path, config=config, people=("me", "theirs", "root")) as node,
-        node.client("theirs") as other,
-        node.client("root") as asks,
-    ):
-        other.request(gpus=2)
-        with Running(code, node.socket, JUPYTER_GPUSHARE_TOKEN="me") as task:
-            until(lambda: asks.call(Method.STATUS)["queue"], "a place in the queue")
-            os.kill(node.pid, signal.SIGSTOP)
-            begun = time.monotonic()
-            task.process.send_signal(signal.SIGINT)
-            assert task.hear() == {"interrupted": True}
-            assert task.end()[0] == 0
-            assert time.monotonic() - begun < 50
-            os.kill(node.pid, signal.SIGCONT)
-            until(lambda: not asks.call(Method.STATUS)["queue"], "the queue is empty again")
 
 
 # -- children ----------------------------------------------------------------------------

@@ -311,15 +311,22 @@ def test_wait_timeout_leaves_the_queue(recorder: Recorder) -> None:
         assert node.wait_for(Method.RELEASE)[0].params.request_id == "r1"
 
 
-def test_an_exception_while_waiting_leaves_the_queue(recorder: Recorder) -> None:
+@pytest.mark.parametrize("then", [Visitor.live, Visitor.hang])
+def test_an_interrupt_while_waiting_leaves_the_queue_at_once(
+    recorder: Recorder, then: Script
+) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
     recorder.on_waiting = interrupt
-    with ScriptedNode(queues_for_ever) as node, opened(node, recorder) as session:
+    with ScriptedNode(plays(queued, then)) as node, opened(node, recorder, 2 * SLACK) as session:
+        begun = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             ask(session, recorder)
+        assert time.monotonic() - begun < SLACK, "also where nobody answers"
         assert node.wait_for(Method.RELEASE)[0].params.request_id == "r1"
+        if then is Visitor.hang:
+            return
         seen = len(node.calls(Method.HEARTBEAT))
         session.call(Method.STATUS)
         session.call(Method.STATUS)
