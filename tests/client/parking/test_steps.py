@@ -9,6 +9,7 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,14 +34,6 @@ class Told(CpuAllocator):
         return self.told
 
 
-class Time:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def meters() -> Iterator[list[StepMeter]]:
     made: list[StepMeter] = []
@@ -50,8 +43,8 @@ def meters() -> Iterator[list[StepMeter]]:
 
 
 @pytest.fixture
-def time() -> Time:
-    return Time()
+def time() -> Any:
+    return SimpleNamespace(now=100.0)
 
 
 @pytest.fixture
@@ -60,8 +53,8 @@ def told() -> Told:
 
 
 @pytest.fixture
-def meter(told: Told, time: Time, meters: list[StepMeter]) -> StepMeter:
-    one = StepMeter(torch, told, clock=time)
+def meter(told: Told, time: Any, meters: list[StepMeter]) -> StepMeter:
+    one = StepMeter(torch, told, clock=lambda: time.now)
     one.install()
     meters.append(one)
     return one
@@ -90,10 +83,10 @@ def used(meter: StepMeter) -> MemoryUse:
     return use
 
 
-def test_persistent_is_what_is_alive_at_a_steps_end(time: Time, meters: list[StepMeter]) -> None:
+def test_persistent_is_what_is_alive_at_a_steps_end(time: Any, meters: list[StepMeter]) -> None:
     """Gradients that the program keeps, data, and what no module or optimizer knows, too."""
     allocator = CpuAllocator()
-    meter = StepMeter(torch, allocator, clock=time)
+    meter = StepMeter(torch, allocator, clock=lambda: time.now)
     meter.install()
     meters.append(meter)
     (before,) = (allocator.figures(CPU),)
@@ -126,7 +119,7 @@ def test_temporary_and_cache(meter: StepMeter, told: Told, trains: Trains) -> No
 
 
 def test_figures_are_the_most_of_half_a_minute_and_the_one_before(
-    meter: StepMeter, told: Told, time: Time, trains: Trains
+    meter: StepMeter, told: Told, time: Any, trains: Trains
 ) -> None:
     for seconds, alive, shown in (
         (0, 500, 500),
