@@ -18,6 +18,7 @@ from support.warm import COLD
 
 from jupyter_gpushare.client.adapters import jax, registry, tensorflow
 
+pytestmark = pytest.mark.timeout(600)
 GIB = 2**30
 
 # Does around the import what client/acquire.py does, with grants from nowhere: GIVEN says how much
@@ -82,7 +83,7 @@ def run(code: str, *given: Any, **environment: str) -> dict[str, Any]:
         env={**kept, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", **environment},
         capture_output=True,
         text=True,
-        timeout=280,  # a busy machine loads TensorFlow for minutes; pytest ends a test at 300 s
+        timeout=560,  # a busy machine loads TensorFlow for minutes
     )
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -31,7 +31,7 @@ SAID = "read: b'alice was here'"
 
 def parked(stage: Stage, kernel: Kernel) -> None:
     """All that it has is with the driver afterwards."""
-    stage.until_measured("alice", 4 * GIB)
+    stage.until_measured("alice", GIB)
     kernel.ok("%gpushare park")
     assert stage.until_state("alice", "parked")["rung"] == "driver"
 
@@ -166,7 +166,7 @@ def test_an_interrupt_while_memory_comes_back_stops_the_cell_and_nothing_else(
 def test_a_cell_that_waits_for_a_parking_says_so(stage: Stage) -> None:
     with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
         fill(alice)
-        stage.until_measured("alice", 4 * GIB)
+        stage.until_measured("alice", GIB)
         stage.world.hang(Call.CHECKPOINT)
         wants = bob.start("%gpushare request")
         stage.until_state("alice", "parking")
@@ -191,7 +191,7 @@ def gone(stage: Stage, who: str) -> bool:
 def test_a_kernel_that_ends_while_it_parks_leaves_nothing(stage: Stage, now: bool) -> None:
     with stage.kernel("alice") as alice, stage.node.client("bob") as bob:
         fill(alice)
-        stage.until_measured("alice", 4 * GIB)
+        stage.until_measured("alice", GIB)
         stage.world.slow(Call.CHECKPOINT, 3000)
         wants = bob.ask()
         stage.until_state("alice", "parking")
@@ -308,7 +308,7 @@ def test_what_cannot_be_restored_bars_cells_and_callbacks_and_is_tried_again(sta
 
 def bob_wants(stage: Stage, kernel: Kernel) -> Shown:
     """Only what is measured of alice's is known to be there when she is asked for it."""
-    stage.until_measured("alice", 4 * GIB)
+    stage.until_measured("alice", GIB)
     return kernel.start("%gpushare request")
 
 
@@ -320,17 +320,17 @@ def test_a_kernel_with_memory_on_the_gpu_gives_all_of_it_back_and_goes_on(stage:
         bob.finish(wants)
         assert stage.world.state_of(alice.pid) == 2, "checkpointed"
         assert parked["rung"] == "driver"
-        assert parked["parked_memory"] >= 4 * GIB
+        assert parked["parked_memory"] >= GIB
         assert stage.root.call(Method.STATUS)["node"]["parked_memory"] == parked["parked_memory"]
         stage.until_state("bob", "active", "idle")
-        bob.ok(FILL.replace("4 * 2**30", "8 * 2**30"))  # it is really there
+        bob.ok(FILL.replace("1 * 2**30", "2 * 2**30"))  # it is really there
         cell = alice.start(READ)
         stage.until_state("bob", "parked")  # idle, and alice waits: her turn
         shows(alice, cell, "Restored")
         alice.finish(cell)
         assert cell.stream().strip() == "read: b'alice was here'"
         until(lambda: stage.lease("alice")["rung"] is None, "the node manager knows")
-        stage.until_measured("alice", 4 * GIB)
+        stage.until_measured("alice", GIB)
         other = bob.start(READ)
         assert bob.finish(other).stream().strip() == "read: b'alice was here'"
 
@@ -404,10 +404,10 @@ def test_stopping_a_cell_while_it_is_parked_stops_only_the_cell(stage: Stage) ->
 def test_after_a_release_cuda_keeps_some_memory_and_others_get_the_rest(stage: Stage) -> None:
     with stage.kernel("alice") as alice, stage.node.client("bob") as bob:
         fill(alice)
-        stage.until_measured("alice", 4 * GIB)
+        stage.until_measured("alice", GIB)
         alice.ok("must(driver.cuMemFree(block))")
         alice.run("%gpushare release")
-        granted = bob.request(memory=8 * GIB)
+        granted = bob.request(memory=2 * GIB)
         left = stage.lease("alice")
         assert left["state"] == "draining"
         assert 0 < left["gpus"][0]["memory"] < GIB

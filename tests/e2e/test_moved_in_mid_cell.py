@@ -1,7 +1,7 @@
 """A long cell that is moved in mid-run goes on with its memory, whatever fails meanwhile.
 
 Real kernels, real torch, a driver and NVML of our own.
-Alice's cell trains, with 4 GiB on a GPU. Root's short cell takes her turn there, and Bob gives the
+Alice's cell trains, with 1 GiB on a GPU. Root's short cell takes her turn there, and Bob gives the
 other GPU back: so her process is checkpointed at the end of a step and goes on there.
 """
 
@@ -49,8 +49,8 @@ pytestmark = [
                     "c.Policy.share_mode = 'time'\nc.Policy.quantum = 1.0\n"
                     "c.Policy.move_seconds = 0.001\nc.Policy.heartbeat_timeout = 300.0\n"
                     "c.Policy.turn_bound = 300.0\n"
-                    "c.Quotas.default = {'gpus': 1, 'memory': '5GiB'}\n"
-                    "c.Quotas.users = {'root': {'gpus': 1, 'memory': '10GiB'}}\n"
+                    "c.Quotas.default = {'gpus': 1, 'memory': '1400MiB'}\n"
+                    "c.Quotas.users = {'root': {'gpus': 1, 'memory': '3000MiB'}}\n"
                 ),
             )
         ],
@@ -144,7 +144,7 @@ def trains(stage: Stage, tmp_path: Path) -> Iterator[Scene]:
         alice.ok("%gpushare request")
         alice.ok(FILL)
         alice.ok(TRAIN)
-        stage.until_measured("alice", 4 * GIB)
+        stage.until_measured("alice", GIB)
         now.first = now.gpu()
         steps = tmp_path / "steps"
         steps.write_text("0\n")
@@ -196,7 +196,7 @@ def test_a_long_cell_makes_room_for_a_request_that_fits_nowhere(
 ) -> None:
     with trains(stage, tmp_path) as now:
         root = now.others.client("root")
-        asked = root.ask(memory=10 * GIB)
+        asked = root.ask(memory=3000 * 2**20)
         until(lambda: stage.root.call(Method.STATUS)["queue"], "neither GPU has so much room")
         now.until(lambda: root.answered(asked), "she made room")
         granted = root.wait(asked)

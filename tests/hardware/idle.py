@@ -252,7 +252,7 @@ def _fill(bench: Bench, kernel: Any, size: int) -> float:
         return timed(kernel, FILL.format(size=size))[0]
     from support.driverstage import FILL as STAND_IN
 
-    return timed(kernel, STAND_IN.replace("4 * 2**30", str(size)))[0]
+    return timed(kernel, STAND_IN.replace("1 * 2**30", str(size)))[0]
 
 
 def _give_back(bench: Bench, kernel: Any) -> None:

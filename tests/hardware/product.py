@@ -165,7 +165,7 @@ def cells(bench: Bench) -> tuple[str, str]:
     if bench.orders.rehearse:
         from support.driverstage import FILL, READ as LOOK
 
-        return FILL.replace("4 * 2**30", "24 * 2**20"), LOOK
+        return FILL.replace("1 * 2**30", "24 * 2**20"), LOOK
     return MODEL.format(gib=8), READ
 
 

@@ -211,7 +211,7 @@ from jupyter_gpushare.client.memory.ranks import RankGate
 from jupyter_gpushare.client.adapters.parkers.steps import StepMeter
 
 torch.set_num_threads(1)
-dist.init_process_group("gloo", timeout=timedelta(seconds=40))
+dist.init_process_group("gloo", timeout=timedelta(seconds=300))
 rank = dist.get_rank()
 chance = random.Random(3)
 
@@ -264,7 +264,7 @@ os._exit(0)  # on a busy machine gloo's own threads abort one exit in ten, with 
 """
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_torchrun_ranks_compute_what_they_would_undisturbed() -> None:
     """Two processes with the store and the variables that they have of `torchrun`."""
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -278,7 +278,7 @@ def test_torchrun_ranks_compute_what_they_would_undisturbed() -> None:
         subprocess.Popen(command, env={**environ, "RANK": rank, "LOCAL_RANK": rank}, **pipes)
         for rank in "01"
     ]
-    told = [rank.communicate(timeout=220) for rank in ranks]
+    told = [rank.communicate(timeout=560) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], told
     (same, stops, said), other = (json.loads(out.splitlines()[-1]) for out, _said in told)
     assert same, "the results differ"
