@@ -47,7 +47,7 @@ class WallsApp(Verb):
                     f"the wall helper does not answer at {self.socket} ({error.strerror or error})."
                     " Start it: systemctl start jupyter-gpushare-walls (docs/how-to/walls.md)."
                 ) from error
-            count = helper.take_down(Path("/"))
+            count = helper.take_down(helper.Host(Path("/")))
             return self.say({"down": count}, f"Walls taken down: {count}. No helper runs.")
         if "error" in told:
             raise Refused(told["error"])

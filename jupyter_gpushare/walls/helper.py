@@ -211,9 +211,10 @@ def _opened(path: Path) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Host:
-    """The host below ``root``, which is / but for tests."""
+    """The host below ``root``: /, but for tests, which also have ``dmem`` files elsewhere."""
 
     root: Path
+    dmem: Path | None = None
 
     def groups(self) -> Path:
         """Where control groups of version 2 are. Raises :class:`Refused`."""
@@ -223,16 +224,37 @@ class Host:
                 return Path(place)
         raise Refused("This host has no control groups of version 2, so no walls.")
 
-    def gpus(self) -> dict[str, dict[str, Device]]:
-        """The files of each GPU, by its UUID and their names below /dev, as the driver tells."""
-        found: dict[str, dict[str, Device]] = {}
-        for card in sorted((self.root / "proc/driver/nvidia/gpus").glob("*/information")):
-            told = dict(
+    def regions(self) -> dict[str, str]:
+        """What the kernel calls the memory of each GPU that it limits itself, by its UUID."""
+        try:
+            lines = (self.limits() / "dmem.capacity").read_text().splitlines()
+        except FileNotFoundError:  # before Linux 6.14, or another driver
+            return {}
+        names = [line.rpartition(" ")[0] for line in lines]
+        uuids = {place.lower(): told["GPU UUID"] for place, told in self._cards().items()}
+        found = {uuids.get(name.split("/")[1].lower()): name for name in names if "/vidmem" in name}
+        return {uuid: name for uuid, name in found.items() if uuid is not None}
+
+    def limits(self) -> Path:
+        """Where each group's files for memory of devices are."""
+        return self.dmem or self.groups()
+
+    def _cards(self) -> dict[str, dict[str, str]]:
+        """What the driver tells of each GPU, by its place on the bus."""
+        return {
+            card.parent.name: dict(
                 (key.strip(), value.strip())
                 for key, _, value in (x.partition(":") for x in card.read_text().splitlines())
             )
+            for card in sorted((self.root / "proc/driver/nvidia/gpus").glob("*/information"))
+        }
+
+    def gpus(self) -> dict[str, dict[str, Device]]:
+        """The files of each GPU, by its UUID and their names below /dev, as the driver tells."""
+        found: dict[str, dict[str, Device]] = {}
+        for place, told in self._cards().items():
             minor = int(told["Device Minor"])
-            drawn = self.root / "sys/bus/pci/devices" / card.parent.name / "drm"
+            drawn = self.root / "sys/bus/pci/devices" / place / "drm"
             names = [f"dri/{one.name}" for one in drawn.glob("*[0-9]")]
             files = {name: self._device(name) for name in names}
             files[f"nvidia{minor}"] = self._device(f"nvidia{minor}") or (NVIDIA, minor)
@@ -289,15 +311,16 @@ def rules_of(
 
 
 class Memory:
-    """The driver's limits on what a group's processes have on a GPU, where it has such.
+    """The limits on what a group's processes have on a GPU: the kernel's or the driver's, if any.
 
-    There are none of MIG's instances. Raises :class:`Refused`.
+    There are none of MIG's instances. Raises :class:`Refused`, or :class:`OSError` of the kernel.
     """
 
-    def __init__(self, top: Path, uuids: Iterable[str]) -> None:
+    def __init__(self, host: Host, uuids: Iterable[str], regions: Mapping[str, str]) -> None:
+        self._top, self._files, self.regions = host.groups(), host.limits(), regions
         self._nvml: Any = None
         #: The GPUs that have limits, and why others have none.
-        self.limited: set[str] = set()
+        self.limited = set(regions)
         self.why: dict[str, str] = {}
         try:
             import pynvml  # type: ignore[import-untyped]
@@ -308,9 +331,9 @@ class Memory:
         except pynvml.NVMLError:
             return
         self._nvml = pynvml
-        for uuid in uuids:
+        for uuid in set(uuids).difference(regions):
             try:
-                self.used(top, uuid)
+                self.used(self._top, uuid)
                 self.limited.add(uuid)
             except Refused as error:  # an older driver, or MIG
                 self.why[uuid] = str(error)
@@ -335,6 +358,8 @@ class Memory:
 
     def used(self, group: Path, uuid: str) -> int:
         """Bytes that a group's processes have on a GPU."""
+        if region := self.regions.get(uuid):
+            return self._figure(group, "current", region)
         told = self._nvml.c_nvmlGetMemoryLimits_v1_t(os.fsencode(group), 0, 0, 0)
         with self._device(uuid) as device:
             self._nvml.nvmlDeviceGetMemoryLimits_v1(device, told)
@@ -346,15 +371,32 @@ class Memory:
         It is never less than what is used: who has more keeps it, and gets no more. Whether it is
         as it was asked for.
         """
-        if hard is None:
-            most = self._nvml.NVML_DEVICE_MEMORY_LIMIT_MAX
-        else:
-            most = max(hard, self.used(group, uuid))
+        most = 2**64 - 1 if hard is None else max(hard, self.used(group, uuid))
         name, soft = os.fsencode(group), min(soft, most)
+        if region := self.regions.get(uuid):
+            for file, size in (("min", soft), ("max", "max" if hard is None else most)):
+                with open(self._file(group, file), "a") as out:
+                    out.write(f"{region} {size}\n")
+            # Not if more is used by now: the kernel takes no limit below that.
+            return hard is None or self._figure(group, "max", region) == most == hard
         with self._device(uuid) as device:
             limits = self._nvml.c_nvmlSetMemoryLimits_v1_t(name, soft, most)
             self._nvml.nvmlDeviceSetMemoryLimits_v1(device, limits)
         return hard is None or most == hard
+
+    def _file(self, group: Path, name: str) -> Path:
+        """A group's file, which is there if those above share this controller out."""
+        place = group.relative_to(self._top)
+        if not (self._files / place / "dmem.max").exists():
+            for parent in reversed(place.parents):
+                with open(self._files / parent / "cgroup.subtree_control", "a") as out:
+                    out.write("+dmem\n")
+        return self._files / place / f"dmem.{name}"
+
+    def _figure(self, group: Path, name: str, region: str) -> int:
+        lines = self._file(group, name).read_text().splitlines()
+        told = dict(line.rsplit(" ", 1) for line in lines).get(region, "0")
+        return 2**64 - 1 if told == "max" else int(told)
 
     @contextlib.contextmanager
     def _device(self, uuid: str) -> Iterator[Any]:
@@ -364,13 +406,12 @@ class Memory:
             raise Refused(f"The driver limits no memory on {uuid}: {error}.") from error
 
 
-def take_down(root: Path, below: str = "") -> int:
+def take_down(host: Host, below: str = "") -> int:
     """Take down every wall of ours, in all groups or ``below`` one; how many there were.
 
     Raises :class:`Refused`, or :class:`OSError` of the kernel.
     """
-    top, gpus, count = Host(root).groups(), Host(root).gpus(), 0
-    memory = Memory(top, gpus)
+    top, memory, count = host.groups(), Memory(host, host.gpus(), host.regions()), 0
     for folder, _folders, _files in os.walk(top / below):
         group = Path(folder)
         with contextlib.suppress(FileNotFoundError):  # it went just now
@@ -416,7 +457,7 @@ class Walls:
         self._record = record
         self._gpus: dict[str, dict[str, Device]] = {}
         self._capabilities: dict[str, Device] = {}
-        self._memory = Memory(self._top, ())
+        self._memory = Memory(host, (), {})
         self._walls: dict[str, Wall] = {}
         # Groups whose limits follow what is used: in them beyond what they may, or in others of the
         # same environments.
@@ -435,10 +476,18 @@ class Walls:
     def look(self) -> None:
         """Wall what matches and has no wall; forget the groups that are gone."""
         gpus, capabilities = self._host.gpus(), self._host.capabilities()
-        gpus |= self._memory.instances(gpus, capabilities)
+        instances = self._memory.instances(gpus, capabilities)
+        divided = {dev for files in instances.values() for dev in files.values()}
+        whole = {uuid for uuid, files in gpus.items() if divided.isdisjoint(files.values())}
+        gpus |= instances
         if changed := (gpus, capabilities) != (self._gpus, self._capabilities):
             self._gpus, self._capabilities = gpus, capabilities
-            self._memory = Memory(self._top, gpus)
+            regions = {uuid: x for uuid, x in self._host.regions().items() if uuid in whole}
+            for uuid in self._memory.regions.keys() - regions.keys():
+                for group in self._walls:  # or its instances had this limit
+                    with contextlib.suppress(OSError):
+                        self._memory.limit(self._top / group, uuid, 0, None)
+            self._memory = Memory(self._host, gpus, regions)
         found = self._matching() if self._is_on else []
         known = {group: wall for group, wall in self._walls.items() if group in found}
         for group in found:
@@ -480,7 +529,7 @@ class Walls:
         self._is_on = on
         if not on:
             for group in self._matching():
-                take_down(self._host.root, group)
+                take_down(self._host, group)
             self._walls = {}
         self._keep()
         self.look()
@@ -612,10 +661,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--record", type=Path, default="/run/jupyter-gpushare-walls/record.json")
     parser.add_argument("--socket", help="where to listen, if systemd hands no socket over")
     parser.add_argument("--root", type=Path, default="/", help=argparse.SUPPRESS)
+    parser.add_argument("--dmem", type=Path, help=argparse.SUPPRESS)
     told = parser.parse_args(argv)
     try:
         users = frozenset({0, pwd.getpwnam(told.user).pw_uid})
-        walls = Walls(Host(told.root), told.group or PATTERNS, told.record)
+        walls = Walls(Host(told.root, told.dmem), told.group or PATTERNS, told.record)
         listener = _listener(told.socket, min(users), max(users))
     except (KeyError, Refused, OSError) as error:
         print(f"The wall helper cannot start: {error}", file=sys.stderr)

@@ -104,7 +104,7 @@ def _check(bench: Bench, host: WalledHost, when: str, opened: Iterable[str]) -> 
 
 def _memory(bench: Bench, host: WalledHost) -> None:
     uuid, unit = next(iter(helper.Host(host.root).gpus())), bench.orders.unit
-    limits, group = helper.Memory(host.top, [uuid]), host.top / host.group(ANN)
+    limits, group = helper.Memory(helper.Host(host.root), [uuid], {}), host.top / host.group(ANN)
     host.set(ANN, uuid, soft=4 * unit, hard=5 * unit)
     host.set(BOB, uuid, soft=0, hard=20 * unit)
     with (

@@ -103,13 +103,13 @@ class WalledHost:
         file.chmod(0o666)
         return str(file)
 
-    def start(self, environ: Mapping[str, str] | None = None) -> None:
+    def start(self, environ: Mapping[str, str] | None = None, *options: str) -> None:
         """Start the helper; it answers when this returns."""
         self.socket.unlink(missing_ok=True)
         command = [sys.executable, "-I", helper.__file__]  # it needs nothing that is installed
         command += [f"--group={self.slice}/user-*.slice", f"--record={self.record}"]
         self.process = subprocess.Popen(
-            [*command, f"--socket={self.socket}", f"--root={self.root}"], env=environ
+            [*command, f"--socket={self.socket}", f"--root={self.root}", *options], env=environ
         )
         until(self._answers, "the helper answers")
 

@@ -80,7 +80,9 @@ def test_people_read_how_the_walls_stand(host: WalledHost, node: RunningNode, an
     assert "ok" in checked[0], checked
     host.kill()
     assert "systemctl start" in read("walls", at).stderr
-    assert helper.take_down(host.root, host.slice) == 1, "as `off` does without a helper"
+    assert helper.take_down(helper.Host(host.root), host.slice) == 1, (
+        "as `off` does without a helper"
+    )
     assert host.gpus_of(ANN) == [0, 1]
 
 
