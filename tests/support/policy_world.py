@@ -116,7 +116,11 @@ def durable(state: State) -> dict[str, Any]:
         "places": {n: (x.phase, x.allocations, x.parked) for n, x in leases},
         "members": {n: (x.members, x.workers - {x.task.process}) for n, x in leases},
         "requests": {n: _rounded(x.request) for n, x in leases},
-        "peaks": {n: x.peaks for n, x in leases if n in held and x.request.follows and x.full},
+        "peaks": {
+            n: [x.peak(part.gpu) for part in x.allocations]  # of one GPU, it is taken for all
+            for n, x in leases
+            if n in held and x.request.follows and x.full
+        },
         "reservations": {k: replace(x, short=0) for k, x in state.reservations.items()},
         "limits": {k: (x.memory, x.began) for k, x in limits_of(state).items() if k[0] in held},
         "line": {item.lease: (item.priority_class, item.order) for item in waiting},
