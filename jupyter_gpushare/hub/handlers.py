@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -15,7 +14,7 @@ from tornado import web
 
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
-from jupyter_gpushare.pages.asking import Asking, Refusal, error_document, said_by
+from jupyter_gpushare.pages.asking import Asking, JsonAnswers, Refusal, said_by
 from jupyter_gpushare.pages.site import write_page
 from jupyter_gpushare.pages.viewer import Viewer
 
@@ -149,17 +148,8 @@ def _viewer(model: Mapping[str, Any], token: str) -> Viewer:
     )
 
 
-class JsonHandler(ServiceHandler):
+class JsonHandler(JsonAnswers, ServiceHandler):
     """Answers and errors as JSON."""
-
-    def answer(self, document: object) -> None:
-        self.set_header("Content-Type", "application/json")
-        self.finish(json.dumps(document, allow_nan=False))
-
-    def write_error(self, status_code: int, **kwargs: Any) -> None:
-        error = kwargs.get("exc_info", (None, None, None))[1]
-        otherwise = "Something went wrong in the service; its log has the reason."
-        self.answer(error_document(status_code, error, otherwise))
 
 
 class CallbackHandler(QuietErrors, HubOAuthCallbackHandler):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -62,18 +63,38 @@ _SENTENCES: Final = {
     404: "There is nothing at this address.",
     405: "This address does not know that method.",
 }
+_OURS: Final = "Something went wrong here; the log of the server that answers has the reason."
+_METHODS: Final = ("GET", "POST", "PUT", "DELETE")
 
 
-def error_document(status: int, error: BaseException | None, otherwise: str) -> dict[str, Any]:
-    """An error for programs: ``{"reason", "message", …numbers}``; no traceback, no HTML.
-
-    ``otherwise`` is the sentence about a mistake of our own.
-    """
+def error_document(status: int, error: BaseException | None) -> dict[str, Any]:
+    """An error for programs: ``{"reason", "message", …numbers}``; no traceback, no HTML."""
     if isinstance(error, Refusal):
         problem = error.problem
         return {**problem.numbers, "reason": problem.reason, "message": problem.message}
-    message = said_by(error) or _SENTENCES.get(status, otherwise)
+    message = said_by(error) or _SENTENCES.get(status, _OURS)
     return {"reason": _REASONS.get(status, "internal"), "message": message}
+
+
+class JsonAnswers(web.RequestHandler):
+    """Answers and errors as JSON that must not be cached."""
+
+    def answer(self, document: object) -> None:
+        """Finish with ``document``."""
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("Content-Type", "application/json")
+        self.finish(json.dumps(document, allow_nan=False))
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Write the error's document, and which methods there are."""
+        error = kwargs.get("exc_info", (None, None, None))[1]
+        if status_code == 405:
+            usual, own = web.RequestHandler, type(self)
+            known = [
+                v for v in _METHODS if getattr(own, v.lower()) is not getattr(usual, v.lower())
+            ]
+            self.set_header("Allow", ", ".join(known))
+        self.answer(error_document(status_code, error))
 
 
 class Asking(web.RequestHandler, ABC):

@@ -9,7 +9,6 @@ server.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -22,7 +21,7 @@ from tornado import web
 from jupyter_gpushare.link import openapi, rest, wishes
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
-from jupyter_gpushare.pages.asking import error_document, refusals
+from jupyter_gpushare.pages.asking import JsonAnswers, refusals
 from jupyter_gpushare.protocol.secured import HOST_NAME
 
 from .otherpythons import OtherPythons
@@ -33,33 +32,14 @@ if TYPE_CHECKING:
 AUTH_RESOURCE = "gpushare"
 
 NO_STARTS = "No kernel can start on another host: this jupyter_gpushare was installed without it."
-_METHODS = ("GET", "POST", "PUT", "DELETE")
 
 
-class GpuShareHandler(APIHandler):
-    """The common part of the handlers: login, JSON answers and errors."""
+class GpuShareHandler(JsonAnswers, APIHandler):
+    """The common part of the handlers."""
 
     auth_resource = AUTH_RESOURCE
     # A panel polls; that must not keep an idle server from being culled.
     _track_activity = False
-
-    def answer(self, document: object) -> None:
-        """Finish with ``document`` as JSON that must not be cached."""
-        self.set_header("Cache-Control", "no-store")
-        self.finish(json.dumps(document, allow_nan=False))
-
-    def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Write the error's document, and which methods there are."""
-        error = kwargs.get("exc_info", (None, None, None))[1]
-        if status_code == 405:
-            usual, own = web.RequestHandler, type(self)
-            known = [
-                v for v in _METHODS if getattr(own, v.lower()) is not getattr(usual, v.lower())
-            ]
-            self.set_header("Allow", ", ".join(known))
-        self.set_header("Content-Type", "application/json")
-        otherwise = "Something went wrong in the server; its log has the reason."
-        self.finish(json.dumps(error_document(status_code, error, otherwise)))
 
 
 class NodeHandler(GpuShareHandler):
