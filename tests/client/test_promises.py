@@ -130,18 +130,15 @@ class Scene:
         self.session = FakeSession()
         self.lease: str | None = "L"
         self.said: list[str] = []
-        self.begun = 0
+        self.begun: list[bool] = []
         self.promises = Promises(
             lambda: self.session,  # type: ignore[arg-type,return-value]
             lambda: self.lease,
-            begins=self.begins,
+            begins=lambda: self.begun.append(True),
             ends=lambda: self.session.calls.append({"ends": True}),
             what=lambda: "This cell",
             say=self.said.append,
         )
-
-    def begins(self) -> None:
-        self.begun += 1
 
 
 @pytest.fixture
@@ -155,7 +152,7 @@ def test_a_promise_lasts_as_long_as_the_cell(scene: Scene) -> None:
         assert words.endswith(
             "For it, it has 40 % of its GPU's time, whoever else wants to compute."
         )
-        assert scene.begun == 1
+        assert scene.begun == [True]
         assert scene.session.calls == [{"lease": "L", "deadline": 500.0, "rate": None}]
         scene.promises.heard(news("late", **FULL))
         assert len(scene.said) == 1
