@@ -16,12 +16,11 @@ from typing import Any
 import pytest
 from support.hub import OS_USERS, Person, RunningHub, needs_hub, why_not, xsrf_of
 from support.jupyter import Kernel, wait_for
-from support.node import NodeClient
+from support.node import GIB, NodeClient
 
 from jupyter_gpushare.protocol.errors import RemoteError
 from jupyter_gpushare.protocol.messages import Method
 
-GIB = 2**30
 #: A kernel and its lease.
 Held = tuple[Kernel, dict[str, Any]]
 #: Light clients of these tests give no signs of life.

@@ -157,7 +157,7 @@ def test_a_sweep_that_is_loaded_again_runs_what_has_not_ended() -> None:
     assert [model.attempt for model in state.models] == [0, 1, 2, 3]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_random_histories(data: st.DataObject) -> None:
     hosts = ["a", "b", "c"]

@@ -219,7 +219,7 @@ def test_the_best_of_several_budgets_keeps_its_own_period() -> None:
     assert best([week, Quota(1)]) == Quota(1), "one without a budget is not limited"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     spans=st.lists(
         st.tuples(st.floats(0, 9 * 86400), st.floats(60, 86400), st.integers(1, 4), st.booleans()),

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import RunningNode, until
+from support.node import GIB, RunningNode, until
 from support.tinyhub import OWN, TinyHub, served
 
 from jupyter_gpushare.protocol.errors import Reason, RemoteError
 from jupyter_gpushare.protocol.messages import Method, Notice
-
-GIB = 2**30
 
 
 @pytest.fixture

@@ -517,7 +517,7 @@ STEP = st.tuples(
 )
 
 
-@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEP, max_size=25))
 @example(
     [

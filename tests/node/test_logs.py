@@ -334,7 +334,7 @@ def test_an_event_is_told_in_a_sentence(event: ev.Event, text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", EVENTS.values(), ids=EVENTS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_each_event_is_told_here_and_in_the_log_or_says_why_not(
     kind: type[ev.Event], data: st.DataObject

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import support.managing
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 from support.examples import examples
 from support.loop import soon
 from support.managing import CLOCK
@@ -244,11 +244,7 @@ STEPS = st.lists(
 )
 
 
-@settings(
-    max_examples=examples(60),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=examples(60))
 @given(steps=STEPS, full=st.lists(st.booleans(), max_size=20))
 def test_whatever_the_disk_does_nothing_is_told_that_is_not_on_it(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]], full: list[bool]

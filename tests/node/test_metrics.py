@@ -305,7 +305,7 @@ LEASES = st.sampled_from(["a", "b"])
 ABOUT_LEASES = [kind for kind in EVENTS.values() if "lease" in kind.__dataclass_fields__]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.one_of([st.builds(kind, lease=LEASES) for kind in ABOUT_LEASES]), max_size=12))
 def test_no_order_of_events_can_trouble_the_manager_by_being_timed(events: list[Event]) -> None:
     moves = Moves(CollectorRegistry())
@@ -386,7 +386,7 @@ def test_figures_by_environment_agree_with_usage(tmp_path: Path, port: int) -> N
             assert resident == pytest.approx(8 * held, rel=0.2, abs=2.0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(LeasePhase), st.sampled_from(Activity), st.integers(0, 5)),

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from support.ledgers import BOOT, Opens, active, ended, granted, open_ledger
 from support.node import RunningNode, until
 from support.policy_turns import CONFIG, Actor, TurnWorld
@@ -137,9 +137,7 @@ lives = st.lists(
 )
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60)
 @given(lives=lives, hours=st.integers(-12, 14), tidied=st.integers(0, 60))
 def test_the_days_sum_up_to_the_usage(
     tmp_path_factory: pytest.TempPathFactory,

@@ -228,11 +228,7 @@ class Breathing(GoesOn):
         assert not own or used + gpus > group.nominal, (who, used, group, self.world.story())
 
 
-SETTINGS = {
-    "stateful_step_count": 50,
-    "deadline": None,
-    "suppress_health_check": [HealthCheck.too_slow],
-}
+SETTINGS = {"stateful_step_count": 50, "suppress_health_check": [HealthCheck.too_slow]}
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(max_examples=examples(150), **SETTINGS)
 TestIndivisible = Indivisible.TestCase

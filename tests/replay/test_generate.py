@@ -7,7 +7,7 @@ import random
 import statistics
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from jupyter_gpushare.replay.generate import CELL, GAP, MINUTE, PUBLISHED_GPUS, Population, Quantile
 from jupyter_gpushare.replay.quantiles import ERROR, Quantiles
@@ -70,7 +70,6 @@ def test_a_quarter_of_a_session_is_gpu_time() -> None:
     assert MINUTE == 60
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 1e7), min_size=1, max_size=200), st.floats(0.01, 1.0))
 def test_quantiles_are_as_exact_as_they_say(values: list[float], share: float) -> None:
     whole, left, right = Quantiles(), Quantiles(), Quantiles()

@@ -282,7 +282,7 @@ def crowds(draw: st.DrawFn) -> list[Session]:
 costs = st.sampled_from([FREE, ParkingCost(1.0, 2.0, 0.5), ParkingCost(0.0, 0.0, 15.0)])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     crowds(),
     st.sampled_from(REAL),
@@ -312,7 +312,7 @@ def test_everything_is_served_and_adds_up(
         assert tally.busy == pytest.approx(tally.asked)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(crowds(), st.sampled_from([PolicyName.HELD, PolicyName.PARK]), costs)
 def test_ticks_that_are_left_out_change_no_grant(
     crowd: list[Session], name: PolicyName, cost: ParkingCost
@@ -327,7 +327,7 @@ def test_ticks_that_are_left_out_change_no_grant(
         assert one.at == pytest.approx(other.at, abs=1.01)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(crowds())
 def test_the_clairvoyant_computes_everything_and_sooner(crowd: list[Session]) -> None:
     from jupyter_gpushare.replay.ideal import Ideal

@@ -145,7 +145,6 @@ def traces(draw: st.DrawFn) -> list[Session]:
     return sessions
 
 
-@settings(deadline=None)
 @given(traces())
 def test_what_is_written_is_read_back(sessions: list[Session]) -> None:
     out = io.StringIO()
@@ -154,7 +153,7 @@ def test_what_is_written_is_read_back(sessions: list[Session]) -> None:
     assert read(out.getvalue()) == sessions
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(st.binary(max_size=300), st.booleans())
 def test_no_bytes_do_anything_but_a_typed_error(data: bytes, has_header: bool) -> None:
     try:

@@ -46,12 +46,7 @@ def test_the_document_holds(name: str, mode: GenerationMode, served: Server) -> 
     if mode is GenerationMode.NEGATIVE and not (operation.query or operation.body):
         pytest.skip("no wrong input can be made")
 
-    @settings(
-        max_examples=20,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        database=None,
-    )
+    @settings(max_examples=20, suppress_health_check=list(HealthCheck), database=None)
     @given(case=operation.as_strategy(generation_mode=mode))
     def hold(case: Any) -> None:
         # Unknown query arguments are no error: browsers add one against their caches.
