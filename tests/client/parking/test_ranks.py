@@ -222,7 +222,7 @@ class Turns:
     def announce(self):
         pass
     def gate(self, at_most):
-        assert 0 < at_most <= 20
+        assert 0 < at_most <= 150
         note()
         time.sleep(chance.uniform(0.0, 0.05))
         self.until = time.monotonic() + chance.uniform(0.0, 0.2)
