@@ -37,11 +37,6 @@ MOST: Final = 2000
 #: Promises remembered; the newest as well.
 MOST_VERDICTS: Final = 5000
 
-_TOLD: Final = frozenset(
-    kind.__name__
-    for kind in (LeaseQueued, ResumeQueued, LeaseGranted, LeaseEnded, ResumeCancelled, PromiseEnded)
-)
-
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
@@ -77,8 +72,7 @@ class Lately:
         What an older or newer release wrote in other words is nobody's wait.
         """
         for record in records:
-            event = understood(record) if record.kind in _TOLD else None
-            if event is not None:
+            if (event := understood(record)) is not None:
                 self._happened(event, record.wall)
 
     def heard(self, outcome: Outcome, wall: float) -> None:
