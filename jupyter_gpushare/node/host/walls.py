@@ -34,7 +34,7 @@ from ...protocol import documents as doc
 from .processes import control_groups
 
 #: Seconds for the helper's answer. Meanwhile nothing is decided, so one that failed is left alone.
-_PATIENCE: Final = 2.0
+_PATIENCE: Final = 5.0
 _LEFT_ALONE: Final = 5.0
 #: Bytes of its longest answer: some hundred for each group.
 _LONGEST: Final = 2**26
