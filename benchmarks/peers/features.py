@@ -68,7 +68,7 @@ FEATURES = (
         "Nothing free: a queue with an order",
         (
             "yes, with place and reason",
-            "test:tests/node/test_statusboard.py::test_a_wait_is_told_and_is_not_forgotten_in_a_crash",
+            "test:tests/node/test_waits.py::test_a_wait_is_told_and_is_not_forgotten_in_a_crash",
         ),
         ("no, an error; ask again", "genv:entities/core/devices.py"),
         ("yes", "canhazgpu:internal/types/types.go"),

@@ -277,7 +277,9 @@ class Host:
             if file.is_file():
                 told = dict(line.split(": ", 1) for line in file.read_text().splitlines())
                 name = str(file.relative_to(top)).removesuffix("/access")
-                found[name] = (majors["nvidia-caps"], int(told["DeviceFileMinor"]))
+                # A file without a minor number, or one that is just being made, names no device.
+                if (minor := told.get("DeviceFileMinor")) is not None:
+                    found[name] = (majors["nvidia-caps"], int(minor))
         return found
 
     def _device(self, name: str) -> Device | None:

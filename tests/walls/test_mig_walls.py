@@ -54,6 +54,9 @@ class Instance:
 def test_the_files_of_one_instance_are_open(host: WalledHost, nvml_world: NvmlWorld) -> None:
     one, other = (Instance(host, nvml_world, gi) for gi in (1, 2))
     beside = Instance(host, nvml_world, 1, 1)  # in the same memory, with processors of its own
+    empty = host.root / "proc/driver/nvidia/capabilities/gpu0/mig/gi3/access"
+    empty.parent.mkdir()
+    empty.touch()  # of one that is just being made
     assert host.set(ANN, one.uuid)["failed"] == {}
     assert [x.opened() for x in (one, other, beside)] == [{MAY}, {MAY_NOT}, {MAY_NOT}]
     assert host.gpus_of(ANN) == [0], "the GPU's own file"
