@@ -122,7 +122,10 @@ def durable(state: State) -> dict[str, Any]:
             if n in held and x.request.follows and x.full
         },
         "reservations": {k: replace(x, short=0) for k, x in state.reservations.items()},
-        "limits": {k: (x.memory, x.began) for k, x in limits_of(state).items() if k[0] in held},
+        "limits": {k: x.memory for k, x in limits_of(state).items() if k[0] in held},
+        "returns": {
+            k: x.began for k, x in limits_of(state).items() if k[0] in held and x.began is not None
+        },
         "line": {item.lease: (item.priority_class, item.order) for item in waiting},
         "bounds": {
             item.lease: item.urgent_at if item.left is None else state.queue.grants + item.left
@@ -160,6 +163,9 @@ def replayed(state: State) -> State:
         again = core.evolve(again, event)
     core.check(again)
     known, before = durable(again), durable(state)
+    # Where what a dead task left is reserved beside a new one, a restart takes the new one's limit
+    # for one that comes back: it is asked for it sooner, and nobody gets less.
+    known["returns"] = {key: known["returns"].get(key) for key in before["returns"]}
     for what, part in before.items():
         assert known[what] == part, f"a restart forgets {what}"
     return again
