@@ -353,7 +353,7 @@ class Room(Crowd):
         self.seconds(seconds)
 
     def holder(self) -> str:
-        """Who has the turn."""
+        """Name the actor that has the turn."""
         (name,) = (
             name
             for name, actor in self.actors.items()

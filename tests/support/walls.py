@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ import pytest
 
 from jupyter_gpushare.walls import helper
 
-from .node import WITHIN, Puppet, until
+from .node import WITHIN, Puppet, RunningNode, open_directory, until
+from .nvml import NvmlWorld
 
 _BEGIN = """
 import os, sys
@@ -196,3 +198,17 @@ def walled_host(
             host.close()
     finally:
         shutil.rmtree(directory)
+
+
+@contextmanager
+def walled_node(host: WalledHost, world: NvmlWorld, config: str = "") -> Iterator[RunningNode]:
+    """A node manager that reads NVML, and has this host's walls."""
+    config += f"c.NodeManagerApp.walls = {str(host.socket)!r}\n"
+    config += "c.NodeManagerApp.measure_interval = 0.2\n"
+    with (
+        open_directory() as directory,
+        RunningNode(
+            directory, simulate="", config=config, environ=world.environ(), shared=True
+        ) as node,
+    ):
+        yield node

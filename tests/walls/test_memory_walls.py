@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.node import RemoteError, RunningNode, open_directory, until
+from support.node import RemoteError, until
 from support.nvml import Nvml, NvmlWorld
 from support.nvml_fixtures import nvml_stub, nvml_world
-from support.walls import WalledHost, needs_walls, walled_host
+from support.walls import WalledHost, needs_walls, walled_host, walled_node
 
 from jupyter_gpushare.protocol.messages import Method
 
@@ -69,14 +69,8 @@ def test_an_older_driver_has_the_walls_of_devices_only(
 
 
 def test_a_lease_has_its_memory_and_no_more(host: WalledHost, nvml_world: NvmlWorld) -> None:
-    config = f"c.NodeManagerApp.walls = {str(host.socket)!r}\n"
-    config += "c.NodeManagerApp.measure_interval = 0.2\n"
-    config += "c.Policy.over_limit_tolerance = '512MiB'\n"
     with (
-        open_directory() as directory,
-        RunningNode(
-            directory, simulate="", config=config, environ=nvml_world.environ(), shared=True
-        ) as node,
+        walled_node(host, nvml_world, "c.Policy.over_limit_tolerance = '512MiB'\n") as node,
         host.walled(ANN) as ann,
     ):
         client = ann.client(node.socket)
@@ -126,14 +120,8 @@ def test_a_person_with_two_groups_has_the_memory_of_a_lease_where_its_processes_
 ) -> None:
     nvml_world.remove(SECOND)
     (host.root / "proc/driver/nvidia/gpus/0000:01:00.0/information").unlink()
-    config = f"c.NodeManagerApp.walls = {str(host.socket)!r}\n"
-    config += "c.NodeManagerApp.measure_interval = 0.2\n"
-    config += "c.Policy.over_limit_tolerance = '512MiB'\n"
     with (
-        open_directory() as directory,
-        RunningNode(
-            directory, simulate="", config=config, environ=nvml_world.environ(), shared=True
-        ) as node,
+        walled_node(host, nvml_world, "c.Policy.over_limit_tolerance = '512MiB'\n") as node,
         host.walled(ANN) as login,
         host.walled(BOB, ANN) as server,
     ):

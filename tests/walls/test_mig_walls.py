@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.node import RunningNode, open_directory, until
+from support.node import until
 from support.nvml import NvmlWorld
 from support.nvml_fixtures import nvml_stub, nvml_world
-from support.walls import WalledHost, needs_walls, walled_host
+from support.walls import WalledHost, needs_walls, walled_host, walled_node
 
 from jupyter_gpushare.protocol.messages import Method
 
@@ -95,13 +95,8 @@ def test_memory_is_limited_on_the_gpus_without_instances_and_said_of_the_others(
 def test_a_lease_on_an_instance_opens_it(host: WalledHost, nvml_world: NvmlWorld) -> None:
     instances = [Instance(host, nvml_world, gi) for gi in (1, 2)]
     nvml_world.remove(SECOND)
-    config = f"c.NodeManagerApp.walls = {str(host.socket)!r}\n"
-    config += "c.NodeManagerApp.measure_interval = 0.2\n"
     with (
-        open_directory() as directory,
-        RunningNode(
-            directory, simulate="", config=config, environ=nvml_world.environ(), shared=True
-        ) as node,
+        walled_node(host, nvml_world) as node,
         host.walled(ANN) as ann,
     ):
         client = ann.client(node.socket)
