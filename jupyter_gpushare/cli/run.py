@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
-import math
 import os
 import select
 import shutil
@@ -32,23 +31,18 @@ from typing import Any
 from ..client.errors import PREEMPTED, GpuShareError
 from ..client.requests.promises import Promises
 from ..client.session.origin import origin
-from ..client.session.session import Link, Session
 from ..client.words.classes import class_of
-from ..client.words.display import TerminalDisplay
-from ..client.words.grant import Grant, read_grant
 from ..client.words.promises import Wish, read_rate, read_wish
 from ..client.words.recalls import Give, Recall, read_recall
-from ..client.words.settings import ONE_PART, Ask, read_settings, read_token
-from ..console.node import NOT_SET_UP, PATIENCE, NodeSilent
+from ..client.words.settings import ONE_PART, Ask
 from ..console.verb import COMMAND, Refused, UsageError, Verb, WithCommand, flag, option
+from ..keeper.holding import Holding
 from ..protocol import names
-from ..protocol.address import find_socket
-from ..protocol.errors import Reason
 from ..protocol.messages import Method, Notice, Notification
 from ..protocol.names import RESERVES
 from ..protocol.sizes import Memory, parse_gpus, parse_memory, parse_size
 from ..protocol.tables import clean
-from ..protocol.times import format_duration, parse_duration
+from ..protocol.times import parse_duration
 
 #: Passed on to the command. Keys typed at the terminal reach it by themselves.
 FORWARDED = (
@@ -193,23 +187,23 @@ class UnderLease(Verb):
         with (
             contextlib.closing(Signals()) as signals,
             contextlib.closing(
-                _Lease(signals, stops_by, by_index=self.visible_devices == "indices")
-            ) as lease,
+                _Command(signals, stops_by, by_index=self.visible_devices == "indices")
+            ) as held,
         ):
             for restarts in itertools.count():
                 try:
-                    lease.ask(asked, self.timeout)
+                    held.ask(asked, self.timeout)
                 except _Signalled as signalled:
                     return 128 + signalled.number  # as a shell expects of what this signal ended
                 if self.told:
-                    print(f"{COMMAND}: {lease.words}. {self.told}", file=sys.stderr)
-                with lease.promised(wish, began) as words:
+                    print(f"{COMMAND}: {held.words}. {self.told}", file=sys.stderr)
+                with held.promised(wish, began) as words:
                     if words:
                         _tell(words)
-                    code = lease.hold(program, command, restarts)
-                if stops_by is None or not lease.stopped_with(code):
+                    code = held.hold(program, command, restarts)
+                if stops_by is None or not held.stopped_with(code):
                     return code
-                lease.give_back()
+                held.give_back()
                 print(
                     f"{COMMAND}: the command has stopped (exit code {code}); it is started again "
                     "when GPUs are free.",
@@ -312,8 +306,8 @@ class Stop(Enum):
     FOR_GOOD = "for_good"
 
 
-class _Lease:
-    """A lease of this process, the session it hangs on, and the command under it."""
+class _Command:
+    """A command under a lease: started, sent signals, asked to stop, waited for."""
 
     def __init__(
         self,
@@ -323,71 +317,41 @@ class _Lease:
         by_index: bool = False,
     ) -> None:
         """Raises `Refused`."""
-        found = find_socket(os.environ)
-        if found is None:
-            raise NodeSilent(NOT_SET_UP)
-        self._signals, self._by_index = signals, by_index
-        # Nobody waits at a screen: a node manager that is away is waited for as the queue is.
-        self._session = Session(
-            found.path,
-            lambda: read_token(os.environ, found),
-            PATIENCE,
-            outage=math.inf,
-            on_lost=self._ended,
-            on_notice=self._noticed,
-        )
-        self._grant: Grant | None = None
-        self._secret = ""
+        self._signals = signals
         self._watch: int | None = None  # pidfd of the command
         self._sends = threading.Lock()  # while it is used, or closed
         self._stops_by = stops_by
         self._late: threading.Timer | None = None
         self._stop, self._ends_at = Stop.NONE, 0.0
+        with _refusing():
+            self._holding = Holding(
+                os.environ,
+                on_lost=self._ended,
+                on_notice=self._noticed,
+                heed=self._heed_signals,
+                by_index=by_index,
+            )
         self._promises = Promises(
-            lambda: self._session,
-            lambda: None if self._grant is None else self._grant.lease,
+            lambda: self._holding.session,
+            lambda: self._holding.lease,
             begins=lambda: None,
             ends=lambda: None,
             what=lambda: "The command",
             say=_tell,
         )
-        with _refusing():
-            self._session.open(read_settings(os.environ).answer_timeout)
 
     def ask(self, request: Mapping[str, Any], timeout: float | None) -> None:
         """Request the lease and wait for it. Leaves the queue when a signal comes.
 
         Raises `Refused`; `_Signalled`.
         """
-        request = {**request, "request_id": f"run-{os.getpid()}-{time.monotonic_ns()}"}
         self._stop = Stop.NONE
-        shown, last, granted = TerminalDisplay(sys.stderr), dict[str, Any](), None
+        with _refusing():
+            self._holding.ask(request, timeout)
 
-        def heed_signals() -> None:
-            if (number := self._signals.wait(0.0)) is not None:
-                raise _Signalled(number)
-
-        def waiting() -> None:
-            heed_signals()
-            if last:
-                shown.update(last)
-
-        def away(left: float) -> None:
-            heed_signals()
-            shown.away(left)
-
-        try:
-            with _refusing():
-                result = self._session.request(request, last.update, waiting, timeout or 0.0, away)
-                self._grant, self._secret = read_grant(result), str(result["secret"])
-            granted = f"Granted: {self._grant.words}."
-        except Refused as error:
-            if error.reason == Reason.TIMED_OUT.value and timeout:
-                sentence = f"No GPU was free within {format_duration(timeout)}."
-                raise Refused(sentence, error.reason) from error
-            raise
-        finally:
-            shown.done(granted)
+    def _heed_signals(self) -> None:
+        if (number := self._signals.wait(0.0)) is not None:
+            raise _Signalled(number)
 
     @contextlib.contextmanager
     def promised(self, wish: Wish | None, began: float) -> Iterator[str]:
@@ -404,25 +368,11 @@ class _Lease:
     @property
     def words(self) -> str:
         """What was granted."""
-        return "" if self._grant is None else self._grant.words
-
-    def _visible(self, grant: Grant) -> dict[str, str]:
-        if not self._by_index:
-            return {"CUDA_VISIBLE_DEVICES": grant.visible_devices}
-        return {"CUDA_VISIBLE_DEVICES": grant.indices, names.VISIBLE_DEVICES: "indices"}
+        return self._holding.words
 
     def hold(self, program: str, arguments: list[str], restarts: int = 0) -> int:
         """Run the command while the session keeps the lease alive; the command's exit code."""
-        assert self._grant is not None
-        environ = {
-            **os.environ,
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            **self._visible(self._grant),
-            names.LEASE: self._grant.lease,
-            names.SECRET: self._secret,
-            names.SOCKET: self._session.path,
-        }
-        environ[names.RUN] = str(os.getpid())
+        environ = self._holding.environ_of_program()
         if self._stops_by is not None:
             environ[names.RESTARTS] = str(restarts)
         try:
@@ -438,10 +388,7 @@ class _Lease:
             print(f"jupyter gpushare: {program}: {error.strerror}", file=sys.stderr)
             return 126
         watch = self._watch = os.pidfd_open(child)
-        # If this process is killed, the command goes on with the lease.
-        shown = {"lease": self._grant.lease, "secret": self._secret, "pid": child}
-        self._session.tell_surely(Method.ATTACH, **shown)
-        if not self._session.holds(self._grant.lease):
+        if not self._holding.joined_by(child):
             self._end_command()  # it was taken back before there was a command to end
         try:
             while True:
@@ -481,26 +428,25 @@ class _Lease:
         while (number := self._signals.read()) is not None:
             self._ends_for_good(number)
 
+    def give_back(self) -> None:
+        """The lease, before the command is started again."""
+        self._holding.give_back()
+
     def close(self) -> None:
         """Give it back, unless others have joined it and go on, and hang up."""
-        self.give_back(ends=True)
-        self._session.close()
-
-    def give_back(self, *, ends: bool = False) -> None:
-        """Give it back, if anybody is there to take it; the kernel tells of our end otherwise."""
-        lease = None if self._grant is None else self._grant.lease
-        if lease is not None and self._session.holds(lease) and self._session.link is Link.UP:
-            self._session.give_back(lease, ends=ends)
+        self._holding.close()
 
     # -- on the session's thread -------------------------------------------------------------
 
     def _ended(self, lease: str, message: str, _released: bool) -> None:
         # Of a request that waits, the answer to it says why it ends.
-        if self._grant is not None and lease == self._grant.lease:
+        if lease == self._holding.lease:
             _tell(f"the lease has ended: {clean(message)}")
 
     def _noticed(self, message: Notification) -> None:
-        ours = self._grant is not None and message.params.get("lease") == self._grant.lease
+        ours = (
+            self._holding.lease is not None and message.params.get("lease") == self._holding.lease
+        )
         if message.notice is Notice.REVOKED and ours:
             self._end_command()
         recall = read_recall(message)
@@ -531,7 +477,7 @@ class _Lease:
             self._stop = Stop.LATE
             why = "The command was asked to stop and goes on."
             _tell(why)
-            self._session.tell_surely(Method.KEPT, lease=lease, reason=why)
+            self._holding.session.tell_surely(Method.KEPT, lease=lease, reason=why)
 
     def _end_command(self) -> None:
         self._ends_for_good(signal.SIGTERM)

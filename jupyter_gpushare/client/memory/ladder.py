@@ -265,6 +265,11 @@ class Ladder:
         self.memory = 0
         return time.monotonic() - began
 
+    def forget(self) -> None:
+        """The processes have ended, and what they had with them."""
+        self._moved.clear()
+        self._checkpointed, self.memory = False, 0
+
     def _settled(self, outcome: Outcome) -> None:
         if outcome.result is Result.DONE:
             return
