@@ -94,7 +94,7 @@ class TaskParams:
     """What the GPU is for."""
 
     name: Name
-    kind: Annotated[str, words("kernel", "process")]
+    kind: Annotated[str, words("kernel", "process", "server")]
     kernel_id: Id | None
     path: Annotated[str, Text(PATH)] | None
     job: Annotated[Name | None, "the job of which it is one worker; null: none"] = None
@@ -156,6 +156,9 @@ class RequestParams:
         Whole | None,
         "bytes on each GPU: it has use for so much, and `memory` is enough for it; null: no range",
     ] = None
+    keeper: Annotated[
+        bool, "the caller asks for a process tree that cannot ask itself, and parks all of that"
+    ] = False
 
     def mistake(self) -> str:
         """What is wrong with them together; empty: nothing is."""
@@ -182,6 +185,9 @@ class AttachParams:
     ] = None
     worker: Annotated[
         bool, "it is to end with the process that started it, as a data loader's worker is"
+    ] = False
+    keeper: Annotated[
+        bool, "the calling process keeps the lease from now on: the keeper that asked has ended"
     ] = False
 
 

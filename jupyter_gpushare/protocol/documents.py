@@ -673,7 +673,7 @@ class Lease(LeaseParking, LeaseTurn):
     phase: Annotated[str, words("queued", "held", "parked", "ended")]
     activity: Annotated[str, words("busy", "idle")]
     name: Annotated[str | None, Private(Names.WORK)]
-    kind: Annotated[str, words("kernel", "process")]
+    kind: Annotated[str, words("kernel", "process", "server")]
     kernel_id: Annotated[str | None, Private(Names.WORK)]
     path: Annotated[
         str | None,

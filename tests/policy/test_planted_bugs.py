@@ -22,7 +22,7 @@ from jupyter_gpushare.policy.books import heldup, placement, room
 from jupyter_gpushare.policy.books.queue import Queue
 from jupyter_gpushare.policy.books.state import Lease, Reservation, State
 from jupyter_gpushare.policy.books.table import Map
-from jupyter_gpushare.policy.decide import draft, quotas
+from jupyter_gpushare.policy.decide import draft, node, quotas
 from jupyter_gpushare.policy.decide.draft import ANSWERS, Done
 from jupyter_gpushare.policy.evolve import steps
 from jupyter_gpushare.policy.measure import observe
@@ -54,6 +54,10 @@ def gone_by_its_word(state, _seen, at):
         yield ev.ClaimMoved(at, name, gpu, ClaimPhase.GONE)
 
 
+def with_one_process(_draft, lease):
+    return not lease.members - {lease.task.process}
+
+
 #: What is planted: where, under which name, and what stands there then.
 BUGS = {
     "only what is promised counts, not what is used": (observe, "_unleased", lambda *_: ()),
@@ -70,6 +74,8 @@ BUGS = {
     "anybody acts for another": (draft, "is_own", lambda *_, **_more: True),
     "a second task is not counted": (Reservation, "with_task", lambda held, *_: held),
     "who computes is asked": (Lease, "can_give", property(lambda x: x.phase is LeasePhase.HELD)),
+    "who shares a lease is asked": (Lease, "is_shared", False),
+    "a tree ends with its keeper": (node, "goes_on", with_one_process),
     "whether a GPU is in service is not looked at": (room, "rooms_without", in_service),
     "a snapshot forgets GPUs out of service": (core, "summarise", without_service),
 }

@@ -103,6 +103,36 @@ class Histories(RuleBasedStateMachine):
             assert isinstance(again, core.Grant | core.Wait)
             assert again.lease == first.lease, "a retry must not get a second lease"
 
+    @rule(who=st.sampled_from(PEOPLE), gib=st.none() | st.integers(1, 9))
+    def keep_a_tree(self, who: str, gib: int | None) -> None:
+        """A keeper asks, and two processes join what it got."""
+        pid, self.next_pid = self.next_pid, self.next_pid + 3
+        memory = None if gib is None else gib * GIB
+        asked = self.world.request(who, pid, Request(1, memory, keeper=True))
+        self.alive[pid] = who
+        for child in (pid + 1, pid + 2) if isinstance(asked, core.Grant | core.Wait) else ():
+            self.alive[child] = who
+            self.world.run(cmd.Attach(self.world.at, asked.lease, who, process(child)))
+
+    @precondition(lambda self: self.world.state.leases)
+    @rule(data=st.data(), orphans=st.booleans())
+    def succeed(self, data: st.DataObject, orphans: bool) -> None:
+        """Another process would keep a lease: it does where the one that asked has ended."""
+        leases = self.world.state.leases
+        left = sorted(name for name, lease in leases.items() if lease.inherited_at is not None)
+        name = data.draw(st.sampled_from(left if orphans and left else sorted(leases)))
+        lease, pid, self.next_pid = leases[name], self.next_pid, self.next_pid + 1
+        whose = (name, lease.environment, process(pid))
+        told = self.world.run(cmd.Attach(self.world.at, *whose, keeper=True))
+        after = self.world.state.leases[name]
+        if lease.inherited_at is None or lease.phase is LeasePhase.ENDED:
+            assert isinstance(told, core.Refuse)
+            assert after == lease, "nobody takes it from one that lives"
+        else:
+            self.alive[pid] = lease.environment
+            assert (after.phase, after.task.process.pid) == (lease.phase, pid)
+            assert after.yields
+
     @rule(who=st.sampled_from(PEOPLE), kernels=st.integers(1, 3))
     def ask_plainly(self, who: str, kernels: int) -> None:
         """What most people do: one GPU, as the quota has it, and wait."""
@@ -135,8 +165,9 @@ class Histories(RuleBasedStateMachine):
         books = self.world.state.gpus[part.gpu]
         used = sum(s for (_p, g), s in self.world.memory.items() if g == part.gpu)
         size = min(gib * GIB, books.gpu.memory - used)
-        if size > 0:
-            self.world.memory[(lease.task.process.pid, part.gpu)] = size
+        if size > 0:  # of a tree that is kept, its youngest process does
+            user = max(lease.members) if lease.request.keeper else lease.task.process
+            self.world.memory[(user.pid, part.gpu)] = size
 
     @precondition(lambda self: self.world.memory)
     @rule(data=st.data(), share=st.sampled_from([0.0, 0.03, 0.1, 0.9]))
@@ -231,7 +262,15 @@ class Histories(RuleBasedStateMachine):
     def die(self, data: st.DataObject) -> None:
         pid = data.draw(st.sampled_from(sorted(self.alive)))
         del self.alive[pid]
+        before = self.world.state
         self.world.die(pid)
+        for name in before.by_handle.get(process(pid), ()):
+            lease = before.leases[name]
+            goes_on = lease.phase is LeasePhase.HELD
+            goes_on |= lease.phase is LeasePhase.PARKED and lease.request.keeper
+            if goes_on and len(lease.members) > 1:
+                after = self.world.state.leases[name]
+                assert after.phase is lease.phase, "what others go on with has ended"
 
     @precondition(lambda self: self._leases(LeasePhase.HELD))
     @rule(data=st.data(), activity=st.sampled_from(Activity))
@@ -259,8 +298,10 @@ class Histories(RuleBasedStateMachine):
     ) -> None:
         """An idle task parks by some rung; what it says of it and what it does may differ."""
         name = data.draw(st.sampled_from(sorted(self.world.state.idle)))
-        pid = self.world.state.leases[name].task.process.pid
-        mine = [key for key in self.world.memory if key[0] == pid]
+        lease = self.world.state.leases[name]
+        pids = {one.pid for one in lease.members} if lease.request.keeper else set()
+        pids.add(lease.task.process.pid)
+        mine = [key for key in self.world.memory if key[0] in pids]
         moved = sum(self.world.memory[key] for key in mine)
         if isinstance(self.world.says(name, cmd.PlanParking, moved), core.Refuse):
             return

@@ -240,11 +240,11 @@ class World:
                     self.entitled.pop(holder, None)
             if isinstance(event, ev.ResumeQueued):
                 self.may_pass[event.lease] = self.bound(after, event, event.priority_class)
-            if isinstance(event, ev.ActivityChanged):
+            if isinstance(event, ev.ActivityChanged | ev.Rested):
                 self.idle_since.pop(event.lease, None)
                 if event.activity is Activity.IDLE:
                     self.idle_since[event.lease] = event.at
-            if isinstance(event, ev.LeaseGranted | ev.LeaseEnded):
+            if isinstance(event, ev.LeaseGranted | ev.LeaseEnded | ev.LeaseInherited):
                 self.idle_since.pop(event.lease, None)
             if isinstance(event, ev.LeaseQueued):
                 kind = event.request.priority_class
@@ -566,6 +566,9 @@ class World:
         if out:
             assert any(part.gpu in before.out for part in lease.allocations), "its GPUs serve"
             assert all(p.memory == 0 for p in event.keep if p.gpu in before.out), "all of it"
+        is_kept = lease.request.keeper
+        assert is_kept or len(lease.members) == 1, "others have joined it, and nobody keeps it"
+        assert is_kept or lease.task.kind is TaskKind.KERNEL or event.why.at_work, "a program"
         if event.why in (Why.RECLAIMED, Why.RECLAIMED_AT_WORK):
             self.borrowed(before, lease)
             at_work = event.why is Why.RECLAIMED_AT_WORK
@@ -590,7 +593,7 @@ class World:
             return
         if event.why is Why.OVER_LIMIT:
             assert any(flag.lease == event.lease for flag in before.flags.values())
-            worked = self.worked.get(lease.task.process.pid)
+            worked = self.last_worked(lease)
             assert worked is None or event.at - worked >= offers.QUIET, "its GPU was at work"
             last = self.asked.get(event.lease, -patience.AGAIN)
             # Nobody is asked at the instant at which it becomes idle: that was another idleness.
@@ -608,8 +611,8 @@ class World:
             seconds = min(seconds, self.config.min_idle or growing.AFTER)
         assert seconds, "it may be idle for ever"
         since = max(since, self.asked.get(event.lease, since))
-        worked = self.worked.get(lease.task.process.pid, since)
-        assert event.at - worked >= seconds, "its GPU was at work, though no cell ran"
+        worked = self.last_worked(lease)
+        assert worked is None or event.at - worked >= seconds, "its GPU was at work without a cell"
         assert event.at - since >= seconds, "it was asked too soon"
         self.asked[event.lease] = event.at
         if event.why is Why.CONTENDED:
@@ -617,6 +620,11 @@ class World:
             if self.config.moving is not None:  # for a task that would come
                 waits |= any(turn.phase is TurnPhase.WAITS for turn in before.turns.values())
             assert waits, "nobody waits"
+
+    def last_worked(self, lease: Lease) -> float | None:
+        """When a process of a lease was last measured at work."""
+        pids = [one.pid for one in lease.members if one.pid in self.worked]
+        return max((self.worked[pid] for pid in pids), default=None)
 
     @staticmethod
     def borrowed(before: State, lease: Lease) -> None:

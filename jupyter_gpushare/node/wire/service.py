@@ -447,7 +447,8 @@ class Service:
         who, readings = guest.who, self._manager.readings.by_gpu
         measured = vouchers.measured_of(voucher, readings)
         at = self._manager.clock.boot()
-        command = cmd.Present(at, voucher, who.environment, who.process, measured)
+        keeper = call.params.keeper
+        command = cmd.Present(at, voucher, who.environment, who.process, measured, keeper)
         self._ask(guest, call, command, partial(self._answer, guest, call))
 
     def _release(self, guest: Guest, call: Call) -> None:

@@ -149,6 +149,7 @@ def _request(at: float, who: Caller, params: calls.RequestParams, fresh: LeaseId
         lasts=params.lasts,
         stops=params.stops,
         memory_most=_bytes(params.memory_most),
+        keeper=params.keeper,
     )
     detected = params.priority_class is None
     return cmd.RequestLease(

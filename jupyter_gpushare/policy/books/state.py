@@ -32,6 +32,7 @@ from ..words.model import (
     Request,
     Rung,
     Task,
+    TaskKind,
 )
 from ..words.promises import Progress, Promised
 from ..words.recalls import Give, Recall, RecallKey
@@ -200,16 +201,29 @@ class Lease:
         return (self.phase is LeasePhase.HELD and is_idle) or self.has_residue
 
     @property
+    def yields(self) -> bool:
+        """Whether it gives its GPUs back while it is idle: a kernel, or what a keeper keeps."""
+        return self.request.keeper or self.task.kind is TaskKind.KERNEL
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several processes use it, and none of them parks the others, as a keeper does."""
+        return len(self.members) > 1 and not self.request.keeper
+
+    @property
     def can_be_asked(self) -> bool:
-        """Whether it can be asked: it is not stalled or resuming, and its task has one process."""
-        return not self.stalled and not self.is_resuming and len(self.members) == 1
+        """Whether it can be asked: it is not stalled or resuming, and one process speaks for it."""
+        return not self.stalled and not self.is_resuming and not self.is_shared
 
     @property
     def can_be_lifted(self) -> bool:
         """Whether its limit may be lifted: its processes can change theirs, as far as is known.
 
         Who asks for a range says that all of its processes keep to the limit that they are told.
+        A keeper has none that it could tell the others.
         """
+        if self.request.keeper:
+            return False
         ranged = self.request.memory_most is not None and not (self.stalled or self.is_resuming)
         return self.live_limits is not False and (self.can_be_asked or ranged)
 

@@ -135,13 +135,17 @@ def own_lease(
 def goes_on(draft: Draft, lease: Lease) -> bool:
     """Whether others go on with a held lease whose task ends now; then the oldest is its task.
 
-    One that is to end with its parent is so only if there is no other.
+    One that is to end with its parent is so only if there is no other. What a keeper has parked
+    goes on so, too, and waits for the next keeper.
     """
     task = lease.task.process
     others = lease.members - {task}
-    if lease.phase is not LeasePhase.HELD or not others:
+    is_kept = lease.phase is LeasePhase.PARKED and lease.request.keeper
+    if not (lease.phase is LeasePhase.HELD or is_kept) or not others:
         return False
     heir = min(others, key=lambda one: (one in lease.workers, one.start_time, one))
+    if lease.id in draft.state.queue.waiting:  # nobody is left who could bring it back
+        draft.emit(ev.ResumeCancelled(draft.at, lease.id, lease.environment))
     draft.emit(ev.MemberLeft(draft.at, lease.id, task))
     draft.emit(ev.LeaseInherited(draft.at, lease.id, lease.environment, heir))
     return True

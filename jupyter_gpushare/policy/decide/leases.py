@@ -37,8 +37,14 @@ def _attach(draft: Draft, command: cmd.Attach) -> Decision:
     lease = own_lease(draft, command.lease, command.environment)
     if lease is None:
         return unknown_lease()
+    succeeds = command.keeper and command.process != lease.task.process
+    if succeeds and lease.inherited_at is None:
+        return Refuse(RefusalReason.NOT_ALLOWED, texts.kept_text(lease.task.process.pid))
     if command.process not in lease.members:
         draft.emit(ev.MemberJoined(draft.at, lease.id, command.process, command.worker))
+    if succeeds:
+        who = (lease.id, lease.environment, command.process)
+        draft.emit(ev.LeaseInherited(draft.at, *who, keeper=True))
     draft.emit(ev.HeartbeatSeen(draft.at, lease.id))
     if lease.phase is LeasePhase.QUEUED:
         return Wait(lease.id, "This request is in the queue.")
@@ -50,8 +56,8 @@ def _present(draft: Draft, command: cmd.Present) -> Decision:
     decision = rebuild.present(draft, command)
     if decision is not None:
         return decision
-    name = command.voucher.lease
-    return _attach(draft, cmd.Attach(draft.at, name, command.environment, command.process))
+    whose = (command.voucher.lease, command.environment, command.process)
+    return _attach(draft, cmd.Attach(draft.at, *whose, keeper=command.keeper))
 
 
 @of_task(cmd.Heartbeat, own_lease)
@@ -63,6 +69,8 @@ def _heartbeat(draft: Draft, command: cmd.Heartbeat, lease: Lease) -> Decision:
 @of_task(cmd.SetActivity, own_lease)
 def _set_activity(draft: Draft, command: cmd.SetActivity, lease: Lease) -> Decision:
     draft.emit(ev.HeartbeatSeen(draft.at, lease.id))
+    if lease.request.keeper and command.process != lease.task.process:
+        return Done(lease.id)  # a notebook in the tree says nothing of the others there
     if lease.activity is not command.activity and lease.phase is LeasePhase.HELD:
         if command.activity is Activity.IDLE:
             end_promise(draft, lease)

@@ -219,7 +219,10 @@ def _silence(draft: Draft, names: Iterable[LeaseId]) -> None:
     left = False
     for name in names:
         lease = draft.state.leases[name]
-        if lease.phase in (LeasePhase.QUEUED, LeasePhase.PARKED):
+        if lease.phase is LeasePhase.PARKED and lease.inherited_at is not None:
+            # It waits for a keeper: that its processes live is sign enough.
+            draft.emit(ev.HeartbeatSeen(draft.at, name))
+        elif lease.phase in (LeasePhase.QUEUED, LeasePhase.PARKED):
             what = "waiting" if lease.phase is LeasePhase.QUEUED else "parked"
             draft.end(lease, EndReason.HEARTBEAT_LOST, f"the {what} task gave no sign of life")
             left = True

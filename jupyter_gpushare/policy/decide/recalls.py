@@ -46,9 +46,10 @@ def _park(draft: Draft, command: cmd.Park, lease: Lease) -> Decision:
                 ask_back(draft)
             return Done(lease.id)
     # A word is not enough where a measurement says otherwise; what the driver itself moves
-    # away counts as there until a later measurement shows it gone.
-    resident = command.rung is Rung.RELEASE and draft.state.is_resident(lease)
-    if resident or len(lease.members) > 1:
+    # away counts as there until a later measurement shows it gone. So does what a keeper ended.
+    by_its_word = command.rung is Rung.RELEASE and not lease.request.keeper
+    resident = by_its_word and draft.state.is_resident(lease)
+    if resident or lease.is_shared:
         why = texts.KEPT_RESIDENT if resident else texts.KEPT_SHARED
         draft.emit(ev.LeaseKept(draft.at, lease.id, lease.environment, why))
     else:
@@ -80,9 +81,14 @@ def _is_at_work(state: State, lease: Lease) -> bool:
 
 
 def _goes_further(lease: Lease, rung: Rung) -> bool:
-    """Whether a parked task gave more than before by this rung."""
-    order = tuple(Rung)
-    return lease.parked is not None and order.index(rung) > order.index(lease.parked.rung)
+    """Whether a parked task gave more than before by this rung.
+
+    A keeper's release is the end of all of its processes.
+    """
+    order, before = tuple(Rung), lease.parked
+    if rung is Rung.RELEASE and before is not None:
+        return lease.request.keeper and before.rung is not rung
+    return before is not None and order.index(rung) > order.index(before.rung)
 
 
 def _is_asked(state: State, lease: LeaseId) -> bool:
@@ -103,7 +109,7 @@ def _at_most_its_gpus(state: State, lease: Lease, memory: int) -> int:
 def _plan_parking(draft: Draft, command: cmd.PlanParking, lease: Lease) -> Decision:
     recall = draft.state.memory_recall(lease.id)
     at_gate = _gives_at_gate(draft.state, lease, recall)
-    if not (lease.can_give or at_gate) or len(lease.members) > 1:
+    if not (lease.can_give or at_gate) or lease.is_shared:
         text = texts.NOTHING_TO_PARK if lease.phase is LeasePhase.QUEUED else texts.NOT_IDLE
         return Refuse(RefusalReason.BAD_REQUEST, text)
     if at_gate and _link_is_busy(draft, lease):

@@ -258,20 +258,25 @@ def _lease_inherited(state: State, event: ev.LeaseInherited) -> State:
     before = lease_of(state, event.lease)
     # What is asked of the process that has ended is not asked of the one that goes on.
     state = recalls.forget(state, before.id, (*MEMORY, Give.STOP))
-    task = replace(before.task, process=event.process, kind=TaskKind.PROCESS, kernel_id=None)
+    task = replace(before.task, process=event.process)
+    if task.kind is TaskKind.KERNEL and not event.keeper:
+        task = replace(task, kind=TaskKind.PROCESS, kernel_id=None)
     lease = replace(
         before,
         task=task,
-        request=replace(before.request, stops=False),  # it says so itself, if it can
-        activity=Activity.BUSY,
+        # It says so itself, if it can.
+        request=replace(before.request, stops=False, keeper=event.keeper),
         tells=False,
-        changed_at=event.at,
         worked_at=None,
         stall=None,
         rests=None,
         ability=None,
-        inherited_at=event.at,
+        inherited_at=None if event.keeper else event.at,
     )
+    if before.phase is LeasePhase.HELD:
+        lease = replace(lease, activity=Activity.BUSY, changed_at=event.at)
+    # A gate of the task that was is none of the next one's.
+    state = turns.leader_left(state, before, before.task.process, event.at)
     return put_lease(replace(state, last_seen=seen_at(state, lease.id, event.at)), lease)
 
 

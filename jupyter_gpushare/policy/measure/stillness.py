@@ -191,5 +191,6 @@ def _still_since(before: Stall | None, now: Vitals | None, at: float) -> float |
 
 def _is_ours(state: State, lease: Lease) -> bool:
     """Whether it stands still because of us, or takes turns, and so must be taken as it says."""
-    asked = state.memory_recall(lease.id) is not None
+    # A keeper asks nothing of what it keeps until it is parked.
+    asked = state.memory_recall(lease.id) is not None and not lease.request.keeper
     return lease.id in state.takers or asked or lease.is_resuming

@@ -38,6 +38,7 @@ def can_move(state: State, lease: Lease) -> bool:
     can = lease.ability is None or lease.ability[0] is Rung.DRIVER
     stop = state.recall(lease.id, Give.STOP)
     can = can and (stop is None or not stop.is_out)  # it saves its state, and ends
+    can = can and not lease.request.keeper  # the gate is another process's
     return can and computes(lease) and lease.can_be_asked and state.is_gated(lease.id)
 
 

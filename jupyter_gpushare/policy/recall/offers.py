@@ -5,11 +5,11 @@ cache fill the GPU, and all measured memory counts as used. So the task is asked
 end of a turn: at the end of its step it drops temporary memory and says so. Its next step begins
 when that was measured, or :data:`.patience.HELD_FOR` seconds later.
 
-``idle``: kernels past their time-out; scripts are never idle. No cell runs, and the driver saw the
-task's own work on the GPU for less than ``busy_utilisation`` of the time. Such a task is asked only
-if a request needs its GPU, unless the configuration says ``always``, the GPU-hours are spent, or a
-GPU is out of service; it then leaves nothing behind on the GPU out of service. A parked task that
-left something on its GPUs is asked for that, too.
+``idle``: kernels past their time-out, and what a keeper keeps; scripts are never asked. No cell or
+request runs, and the driver saw the task's own work on the GPU for less than ``busy_utilisation``
+of the time. Such a task is asked only if a request needs its GPU, unless the configuration says
+``always``, the GPU-hours are spent, or a GPU is out of service; it then leaves nothing behind on
+the GPU out of service. A parked task that left something on its GPUs is asked for that, too.
 
 ``over_limit``: idle tasks that use more than they may; see :mod:`..measure.watchdog`.
 
@@ -27,7 +27,7 @@ from typing import Final
 from ..books import shares
 from ..books.state import Lease, State
 from ..words.config import PolicyConfig
-from ..words.model import Activity, BudgetLevel, GpuUuid, LeaseId, LeasePhase, ParkWhen, TaskKind
+from ..words.model import Activity, BudgetLevel, GpuUuid, LeaseId, LeasePhase, ParkWhen
 from ..words.recalls import Give, Why
 from ..words.turns import Moving
 from . import patience
@@ -152,7 +152,7 @@ def may_be_idle(
     """Seconds after which an idle lease may be asked back, at most ``within``; 0: never."""
     can = (
         lease.can_give
-        and lease.task.kind is TaskKind.KERNEL
+        and lease.yields
         and lease.can_be_asked
         # A parked task that waits to resume needs what it left behind.
         and (lease.phase is LeasePhase.HELD or lease.id not in state.queue.waiting)
@@ -240,7 +240,7 @@ def over_limit(state: State, lease: Lease, config: PolicyConfig) -> Offer | None
     can = (
         lease.phase is LeasePhase.HELD
         and lease.activity is Activity.IDLE
-        and lease.task.kind is TaskKind.KERNEL
+        and lease.yields
         and lease.can_be_asked
         and not (recall and recall.moving)
     )

@@ -1,8 +1,8 @@
 """Offers of what an environment holds beyond a loan that the pool asks back.
 
 The newest lease is asked first, and as few as bring it down to the loan. An idle kernel is parked,
-and a batch program that can stop stops. A task that computes is asked at its gate,
-``reclaim_after`` seconds after the pool asked, but only where tasks are moved at all
+or what a keeper keeps, and a batch program that can stop stops. A task that computes is asked at
+its gate, ``reclaim_after`` seconds after the pool asked, but only where tasks are moved at all
 (``move_seconds``): to stop at a gate and give its memory is what a move begins with. Any other task
 is never asked.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Set
 
 from ..books.state import Lease, State
 from ..words.config import PolicyConfig
-from ..words.model import EnvironmentName, LeaseId, LeasePhase, Loan, TaskKind
+from ..words.model import EnvironmentName, LeaseId, LeasePhase, Loan
 from ..words.recalls import Give, Why
 from . import moving, offers, patience, stopping
 from .offers import Offer, fewest
@@ -65,9 +65,8 @@ def _of(state: State, config: PolicyConfig, loan: Loan) -> Iterator[Offer]:
 
 def _offer(state: State, config: PolicyConfig, lease: Lease, loan: Loan) -> Offer | None:
     order = (-(lease.granted_at or 0.0), -float(lease.order))
-    is_kernel = lease.task.kind is TaskKind.KERNEL
     resumes = lease.phase is LeasePhase.PARKED and lease.id in state.queue.waiting
-    if lease.can_give and lease.can_be_asked and is_kernel and not resumes:
+    if lease.can_give and lease.can_be_asked and lease.yields and not resumes:
         idle = offers.idle_since(state, lease) + config.min_idle
         asked = patience.next_ask(Give.PROCESS, state.memory_recall(lease.id))
         due = max(idle, lease.pinned_until or idle, asked)

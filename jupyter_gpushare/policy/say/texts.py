@@ -616,6 +616,11 @@ KEPT_SHARED = "Child processes share the lease."
 NOT_IN_NODE = "this GPU is no longer in the node"
 
 
+def kept_text(pid: int) -> str:
+    """Why a process is not the keeper of a lease."""
+    return f"Process {pid} has this lease: nobody else can keep it before that process has ended."
+
+
 #: Why nothing is granted while leases are presented again.
 REBUILDING: Final = (
     "The ledger is new, or was restored, so the node manager does not know who holds which "

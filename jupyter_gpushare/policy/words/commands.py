@@ -104,10 +104,12 @@ class RequestLease(OfLease):
 class Attach(OfTask):
     """A process that showed the lease's secret: after a reconnect, or to join its parent's.
 
-    ``worker``: it is to end with its parent.
+    ``worker``: it is to end with its parent. ``keeper``: it keeps the lease from now on, as the
+    keeper that asked has ended.
     """
 
     worker: bool = False
+    keeper: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ class Present(Command):
     environment: EnvironmentName
     process: ProcessId
     measured: tuple[Allocation, ...] = ()
+    keeper: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -476,16 +476,21 @@ class MemberLeft(AboutLease):
 
 @recorded(
     "lease inherited",
-    "the process that asked has ended, and process {process.pid} goes on",
+    OneOf(
+        "keeper",
+        {True: "process {process.pid} keeps it now"},
+        "the process that asked has ended, and process {process.pid} goes on",
+    ),
     log=info("lease.inherited", *WHO, pid="process.pid"),
 )
 class LeaseInherited(OfLease):
     """The process that asked for a lease has ended. ``process``, which joined it, goes on with it.
 
-    It is now the lease's task: a program that computes.
+    It is now the lease's task: a program that computes, or its new ``keeper``.
     """
 
     process: ProcessId
+    keeper: bool = since(3, False)
 
 
 @recorded(

@@ -74,10 +74,11 @@ class DefaultClass(Enum):
 
 
 class TaskKind(Enum):
-    """A Jupyter kernel, or any other process."""
+    """A Jupyter kernel, a server that computes when it is called, or any other process."""
 
     KERNEL = "kernel"
     PROCESS = "process"
+    SERVER = "server"
 
 
 class EndReason(Enum):
@@ -378,6 +379,9 @@ class Request:
 
     ``expected`` is what it is predicted to need on each kind of GPU. ``promise`` is the deadline or
     rate that its people name; it begins when the request is granted.
+
+    ``keeper``: its asker keeps it for a process tree that cannot ask for itself, and parks all of
+    that. The other processes only join it.
     """
 
     gpus: int = 1
@@ -398,6 +402,7 @@ class Request:
     expected: tuple[Expected, ...] = since(3, ())
     promise: Promise | None = since(3, None)
     memory_most: Bytes | None = since(3, None)
+    keeper: bool = since(3, False)
 
     def in_class(self, kind: PriorityClass) -> Request:
         """The same in a class; what is batch by its own wish stays so."""
