@@ -71,6 +71,14 @@ STATES: Final[dict[str, tuple[str, str, str]]] = {
     ),
     "ended": ("muted", "ended", "It is over."),
 }
+#: The same of a server, where that is another.
+_SERVERS: Final[dict[str, tuple[str, str, str]]] = {
+    "active": ("good", "serving", "It holds its GPU and answers requests."),
+    "idle": ("muted", "idle", "It holds its GPU, and no request is under way."),
+    "parking": ("warn", "falling asleep", "It is idle and gives its GPU back."),
+    "parked": ("muted", "asleep", "Its GPU was given back. The next request wakes it."),
+    "resuming": ("info", "waking", "Requests wait until it has a GPU and its memory is back."),
+}
 #: What the task's memory does while it is parked; {} is what it takes of the host's.
 _RUNGS: Final = {
     "release": "It had nothing on its GPU.",
@@ -173,21 +181,21 @@ def _without_hint(fact: doc.Fact) -> doc.Fact:
     )
 
 
-def task_name(job: str | None, path: str | None, given: str | None, is_program: bool) -> str:
+def task_name(job: str | None, path: str | None, given: str | None, kind: str) -> str:
     """The name by which a person knows a task; a worker of a job goes by the job's.
 
     ``given`` is the name that the task has for itself: a program's may be chosen by its person, a
     notebook's is as old as its kernel.
     """
     last = (path or "").rstrip("/").rpartition("/")[2]
-    if is_program:
-        return name(job or given or last or "a program")
-    return name(job or last or given or "a notebook")
+    if kind == "kernel":
+        return name(job or last or given or "a notebook")
+    return name(job or given or last or ("a server" if kind == "server" else "a program"))
 
 
 def name_of(row: doc.Lease) -> str:
     """The same, of a row."""
-    return task_name(row.get("job"), row["path"], row["name"], row["kind"] == "process")
+    return task_name(row.get("job"), row["path"], row["name"], row["kind"])
 
 
 _UNMEASURED: Final = "How much of it is used is not known."
@@ -244,6 +252,34 @@ def _in_line(row: doc.Lease, spent: bool) -> str:
     return "waiting for GPU-hours" if spent else f"number {row['position']} in line"
 
 
+def of_server(state: str, waits: bool, told: doc.Serving | None) -> tuple[str, str, str]:
+    """How a server stands: the tone, the word, and what it means.
+
+    ``waits``: for a GPU. What its keeper ``told`` others may not know.
+    """
+    requests = 0 if told is None else told["requests"]
+    if state in ("active", "idle") and told is not None:
+        state = "active" if requests else "resuming" if told["held"] else "idle"
+    if state == "parked" and waits:
+        state = "resuming"
+    tone, word, hint = _SERVERS.get(state) or STATES[state]
+    if state == "active" and requests:
+        word = f"{word} {count(requests, 'request')}"
+    return tone, word, hint
+
+
+def _standing(row: doc.Lease, spent: bool) -> tuple[str, str, str]:
+    """How a lease stands: the tone, the word, and what it means."""
+    place = None if row["position"] is None else _in_line(row, spent)
+    if row["kind"] == "server":
+        tone, word, hint = of_server(row["state"], place is not None, row.get("serving"))
+        return tone, ", ".join(filter(None, (word, place))), hint
+    if place is not None:
+        tone, _, hint = STATES["queued"]
+        return tone, place, hint
+    return STATES.get(row["state"], ("plain", row["state"], ""))
+
+
 def columns(row: doc.Lease, spent: bool) -> Iterator[doc.Fact]:
     """What there is to say of a lease to everybody alike: where it is, and how it stands.
 
@@ -251,11 +287,8 @@ def columns(row: doc.Lease, spent: bool) -> Iterator[doc.Fact]:
     """
     if row["gpus"]:
         yield said("where", ", ".join(f"GPU {gpu_number(gpu)}" for gpu in row["gpus"]))
-    tone, word, hint = STATES.get(row["state"], ("plain", row["state"], ""))
-    begun = row["since"]
-    if row["position"] is not None:
-        tone, word, hint = STATES["queued"]
-        begun, word = row["requested"], _in_line(row, spent)
+    tone, word, hint = _standing(row, spent)
+    begun = row["since"] if row["position"] is None else row["requested"]
     yield said("state", "{} for {}", word, since(begun), tone=tone, hint=hint)
     yield from _memory(row)
     yield said("class", row["priority_class"])
@@ -293,9 +326,7 @@ def asks(gpus: int, memory: int | None) -> Text:
 
 def _summary(row: doc.Lease, near: Near) -> Iterator[doc.Fact]:
     """All of it in a few words, and a countdown where its GPU is about to go."""
-    tone, word, _ = STATES.get(row["state"], ("plain", row["state"], ""))
-    if row["position"] is not None:
-        word = _in_line(row, near.spent)
+    tone, word, _ = _standing(row, near.spent)
     parts = row["gpus"]
     if not parts:
         yield said("summary", word, tone=tone)
@@ -305,7 +336,7 @@ def _summary(row: doc.Lease, near: Near) -> Iterator[doc.Fact]:
         told = [Text(where or count(len(parts), "GPU")), each([part["memory"] for part in parts])]
         if row["turn"] == "waits":
             told.append(Text("waits for its turn"))
-        elif row["state"] != "active":
+        elif row["state"] != "active" or row["kind"] == "server":
             told.append(Text(word))
         yield said("summary", join(told, " · "), tone=tone)
     if (warning := row["warning"]) is not None:
@@ -326,9 +357,25 @@ def _notes(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Fact]:
     if (inherited := row.get("inherited")) is not None:
         words = "The process that asked ended {} ago, and process {} goes on."
         yield said("survivor", words, since(inherited), str(row["pid"]), tone="info")
+    yield from _serving(row)
     yield from _turn(row, near, now)
     yield from _promise(row, now)
     yield from _parking(row, near, now)
+
+
+def _serving(row: doc.Lease) -> Iterator[doc.Fact]:
+    told = row.get("serving")
+    if told is None:
+        return
+    words = [text("It answers at {}.", told["address"])]
+    if held := told["held"]:
+        wait = "waits" if held == 1 else "wait"
+        words.append(Text(f"{count(held, 'request')} {wait} for it to wake."))
+    if told["sleeps"]:
+        words.append(text("It has slept {}.", _often(told["sleeps"])))
+    if (seconds := told["wake_seconds"]) is not None:
+        words.append(text("Waking took {} last.", span(seconds)))
+    yield said("server", join(words, " "), hint="%gpushare servers shows how to use it.")
 
 
 #: Why it reserves what it does.
@@ -450,7 +497,7 @@ def _pauses(row: doc.Lease, waits: bool) -> Iterator[doc.Fact]:
     if pauses is None:
         return
     cell = "in this cell" if row["activity"] == "busy" else "in its last cell"
-    where = "since it began" if row["kind"] == "process" else cell
+    where = cell if row["kind"] == "kernel" else "since it began"
     if pauses["times"] > (1 if waits else 0):
         words = "It was paused {} {}, {} in all."
         yield said("pauses", words, _often(pauses["times"]), where, span(pauses["seconds"]))
@@ -497,8 +544,10 @@ def _promised(promise: doc.Promise, now: float, late: bool) -> Text:
 
 def _parking(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Fact]:
     if (warning := row["warning"]) is not None:
-        words = "Its GPU is taken back in {}, because {}. Its variables are kept."
-        hint = "The next cell takes a GPU again."
+        words = "Its GPU is taken back in {}, because {}."
+        hint = _SERVERS["parked"][2]
+        if row["kind"] != "server":
+            words, hint = f"{words} Its variables are kept.", "The next cell takes a GPU again."
         yield said("warning", words, left(warning["at"]), near.because, tone="warn", hint=hint)
     elif (taken := row.get("may_be_taken_at")) is not None:
         words = "Its GPU may be asked back, because it is idle."
@@ -510,7 +559,9 @@ def _parking(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Fact]:
     if (until := row["pinned_until"]) is not None and until > now:
         yield said("kept", "Its GPU is kept for {} more.", left(until))
     if row["rung"] is not None:
-        yield said("parked", _RUNGS[row["rung"]], size(row["parked_memory"] or 0))
+        is_ended = row["kind"] == "server" and row["rung"] == "release"
+        words = "It was stopped, and is started again." if is_ended else _RUNGS[row["rung"]]
+        yield said("parked", words, size(row["parked_memory"] or 0))
     ability = row["ability"]
     if ability is not None:
         why = f", because: {name(ability['why'], 500)}" if ability["why"] else "."

@@ -576,7 +576,9 @@ class NodeManagerApp(JupyterApp):
                 from ..daemon import metricsport
                 from .views.metrics import registry_of
 
-                registry = registry_of(manager, transport, self.metrics_environments)
+                registry = registry_of(
+                    manager, transport, self.metrics_environments, service.serving
+                )
                 exporter = metricsport.serve(registry, self.metrics_address, self.metrics_port)
             kind = "simulated" if inventory.simulated else "real"
             self.log.info("%d %s GPUs, ledger %s", len(manager.state.gpus), kind, ledger_path)

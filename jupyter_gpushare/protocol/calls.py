@@ -357,6 +357,35 @@ class PromiseParams(LeaseParams):
     total: Annotated[Whole | None, "steps it will do in all; null: unknown"] = None
 
 
+#: No white space, and nobody's name and password before the host.
+_ADDRESS: Final = r"^https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/-]*)?$"
+
+
+@dataclass(frozen=True, slots=True)
+class ServingParams(LeaseParams):
+    """What a server's keeper says of it, again after each reconnect: nothing of it is recorded."""
+
+    address: Annotated[
+        str, Text(NAME, _ADDRESS, "an address such as http://127.0.0.1:8000, of at most {}")
+    ]
+    requests: Annotated[Whole, "under way"] = 0
+    held: Annotated[Whole, "requests that wait for it to wake"] = 0
+    sleeps: Annotated[Whole, "how often it has slept"] = 0
+    wake_seconds: Annotated[
+        float | None, Range(0.0, 1e9), "what waking took last; null: it never woke"
+    ] = None
+    share: Annotated[
+        tuple[Annotated[str, Text(NAME, "^group:.+$", "`group:` and a name")], ...],
+        "whose members may use it, too",
+    ] = ()
+    token: Annotated[
+        str | None,
+        Text(NAME, "^[!-~]+$", "visible signs without white space"),
+        "what opens it; only those who may use it are told; null: nothing is needed",
+    ] = None
+    model: Annotated[str | None, Text(NAME, LINE_PATTERN), "what it serves; null: unknown"] = None
+
+
 @dataclass(frozen=True, slots=True)
 class UsageParams:
     """``since``: seconds back from now."""
@@ -668,6 +697,8 @@ PARAMS: Final[dict[Method, type]] = {
     Method.MEMORY: MemoryParams,
     Method.PROGRESS: ProgressParams,
     Method.PROMISE: PromiseParams,
+    Method.SERVING: ServingParams,
+    Method.SERVERS: NoParams,
     Method.TURN_ASK: TurnParams,
     Method.TURN_DONE: TurnParams,
     Method.TURN_LOCK: LeaseParams,

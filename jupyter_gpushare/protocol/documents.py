@@ -96,7 +96,7 @@ SUBJECTS: Final = (
         "more",
     ),
     *("node", "you", "simulated", "host_memory", "problem", "left_out", "quotas_as_of", "waits"),
-    *("preset", "walls", "others", "queue"),
+    *("preset", "walls", "others", "queue", "server"),
 )
 TONES: Final = ("plain", "good", "info", "muted", "warn", "bad")
 
@@ -657,6 +657,17 @@ class LeaseCompute(TypedDict):
     predicted: Annotated[Count, "hundredths that it is predicted to use"]
 
 
+class Serving(TypedDict):
+    """What the keeper of a server says of it."""
+
+    address: str
+    model: Annotated[str | None, "what it serves; null: unknown"]
+    requests: Annotated[Count, "under way"]
+    held: Annotated[Count, "requests that wait for it to wake"]
+    sleeps: Annotated[Count, "how often it has slept"]
+    wake_seconds: Annotated[float | None, "what waking took last; null: it never woke"]
+
+
 class Lease(LeaseParking, LeaseTurn):
     """A lease, or a request that waits."""
 
@@ -739,6 +750,13 @@ class Lease(LeaseParking, LeaseTurn):
             Private(),
             "since when another process goes on with it, because the one that asked has ended: "
             "Unix time, seconds; null: that one has not, or not yours to know",
+        ]
+    ]
+    serving: NotRequired[
+        Annotated[
+            Serving | None,
+            Private(),
+            "what the keeper of a server says of it; null: it is none, or not yours to know",
         ]
     ]
     says: NotRequired[Says]
@@ -1350,6 +1368,25 @@ class Granted(Held):
     secret: str
 
 
+class Server(TypedDict):
+    """A server that you may use."""
+
+    environment: Annotated[str, "whose it is"]
+    mine: bool
+    name: str
+    address: str
+    model: Annotated[str | None, "what it serves; null: unknown"]
+    token: Annotated[str | None, "`Authorization: Bearer` opens it; null: nothing is needed"]
+    says: Says
+    snippet: Annotated[str, "Python that asks it by the package openai"]
+
+
+class Servers(TypedDict):
+    """The servers that you may use: your own, and those that are shared with a group of yours."""
+
+    servers: list[Server]
+
+
 class Done(NewVoucher):
     """The state of a lease after a call."""
 
@@ -1553,6 +1590,7 @@ RESULTS: Final[dict[Method, Any]] = {
     Method.USAGE_DAILY: DailyUsage,
     Method.READINGS: Readings,
     Method.PREDICT: Predicted,
+    Method.SERVERS: Servers,
     Method.HISTORY: History,
     Method.TASK_ENDED: Ended,
     Method.TASK_RENAMED: Renamed,

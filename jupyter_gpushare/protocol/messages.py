@@ -54,6 +54,8 @@ class Method(Enum):
     MEMORY = "memory"
     PROGRESS = "progress"
     PROMISE = "promise"
+    SERVING = "serving"
+    SERVERS = "servers"
     TURN_ASK = "turn.ask"
     TURN_DONE = "turn.done"
     TURN_LOCK = "turn.lock"

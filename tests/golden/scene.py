@@ -63,6 +63,7 @@ class Situation:
     facts: Mapping[str, Any] = field(default_factory=dict)
     util: Mapping[int, float] = field(default_factory=dict)
     predictions: list[Any] = field(default_factory=list)
+    serving: Mapping[str, Any] = field(default_factory=dict)
     connected: tuple[str, ...] = ()
     patches: Mapping[str, Any] = field(default_factory=dict)
     parts: str = ""
@@ -109,6 +110,7 @@ class Situation:
             lambda: outlook.outlooks(world.state, world.config, at, recent),
             pauses,
             lambda is_mine: self.predictions,
+            lambda lease: self.serving.get(lease.id),
         )
 
 
@@ -188,16 +190,19 @@ def started(
 
 
 def ask(world: World, name: str, what: str = "train.ipynb", **request: Any) -> str:
-    """Somebody's notebook or script asks; ``gib`` is the memory that it names."""
+    """Somebody's notebook, script or model server asks; ``gib`` is the memory that it names."""
     parts = {key: request.pop(key) for key in ("job", "job_kind") if key in request}
+    is_server = what.endswith(".gguf")
     gib, wait = request.pop("gib", None), request.pop("wait", True)
     world.serial += 1
     lease, pid = f"L{world.serial}", world.serial
     kind = TaskKind.PROCESS if what.endswith(".py") else TaskKind.KERNEL
-    kernel = None if kind is TaskKind.PROCESS else f"k{pid}"
+    kind = TaskKind.SERVER if is_server else kind
+    kernel = f"k{pid}" if kind is TaskKind.KERNEL else None
     path = f"/home/{name}/{what}" if kernel is None else f"work/{what}"
     task = Task(process(pid), what, kind, kernel, path, **parts)
-    asked = Request(**{"memory": None if gib is None else int(gib * GIB), **request})
+    memory = None if gib is None else int(gib * GIB)
+    asked = Request(**{"memory": memory, "keeper": is_server, **request})
     world.run(cmd.RequestLease(world.at, lease, name, task, asked, wait))
     return lease
 

@@ -241,6 +241,44 @@ def parked_by_each_rung() -> Situation:
 
 
 @situation
+def servers_sleep_and_serve() -> Situation:
+    """One was stopped and waits for a GPU; others sleep, wake, fall asleep, idle and serve."""
+    world = node(4, Quota(6), parked_memory=48 * GIB)
+    names = ("stopped", "asleep", "waking", "falls", "idle", "serving")
+    for what in names[:3]:
+        uses(world, lease := ask(world, "alice", f"{what}.gguf", gib=24), 12)
+        world.idle(lease)
+        world.memory.clear()
+        rung = Rung.RELEASE if what == "stopped" else Rung.DRIVER
+        world.gives(lease, rung, 12 * GIB, Movable.KIND)
+        later(world, 30, 10)
+    for what in names[3:]:
+        uses(world, ask(world, "alice", f"{what}.gguf", gib=24), 12)
+    later(world, 90, 30)
+    for lease in ("L4", "L5"):
+        world.idle(lease)
+    world.resume("L3")
+    later(world, 5)
+    world.resume("L1")
+    world.plan("L4", 12 * GIB)
+    later(world, 2)
+
+    def told(port: int, **figures: Any) -> dict[str, Any]:
+        known = {"requests": 0, "held": 0, "sleeps": 0, "wake_seconds": None, "model": None}
+        return {"address": f"http://127.0.0.1:{port}", **known, **figures}
+
+    serving = {
+        "L1": told(8001, held=1, sleeps=1),
+        "L2": told(8002, sleeps=3, wake_seconds=4.2),
+        "L3": told(8003, held=2, sleeps=1, wake_seconds=2.5),
+        "L4": told(8004),
+        "L5": told(8005),
+        "L6": told(8006, requests=3, model="tiny-llama"),
+    }
+    return Situation(world, (ALICE, OTHER), serving=serving)
+
+
+@situation
 def warned_because_others_wait() -> Situation:
     """Her idle kernel keeps its GPU, bob's is next and can be moved, carol's is pinned."""
     world = node(3, Quota(1), idle_timeout=600.0, notify_before=30.0)

@@ -75,6 +75,7 @@ def test_no_name_is_a_figure_nor_a_part_of_one(word: str) -> None:
 #: Of these subjects each word that there is.
 WORDS = (
     ("state", {word for _tone, word, _hint in leases.STATES.values()} - {"waiting", "ended"}),
+    ("state", {word for _tone, word, _hint in leases._SERVERS.values()}),
     ("parked", set(leases._RUNGS.values())),
     ("interrupted", set(leases._INTERRUPTIONS.values())),
     ("ability", set(leases._ABILITIES.values())),

@@ -237,13 +237,27 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
 
     folder = tmp_path_factory.mktemp("node")
     with exporting(folder, port, config=config) as node, node.client() as one:
-        one.request()
+        task = {"name": "demo", "kind": "server"}
+        lease = one.wait(one.send(Method.REQUEST, task=task, keeper=True))["lease"]
+        for sleeps in (5, 7):
+            told_of_it = {"address": "http://127.0.0.1:8000", "held": 2, "wake_seconds": 1.5}
+            one.call(Method.SERVING, lease=lease, sleeps=sleeps, **told_of_it)
 
         def told() -> dict[str, float] | None:
             now = samples(port)
             return now if any(name.startswith(utilisation) for name in now) else None
 
         return until(told, "a measured utilisation")
+
+
+def test_what_servers_do_is_told_by_environment(there: dict[str, float]) -> None:
+    figures = {
+        name.removeprefix(f"{BY_PERSON}_server_").partition("{")[0]: value
+        for name, value in there.items()
+        if name.startswith(f"{BY_PERSON}_server_") and "_created" not in name
+    }
+    # How often it slept before it was first heard of was counted then.
+    assert figures == {"requests_held": 2, "wake_seconds": 1.5, "sleeps_total": 2}
 
 
 def test_the_alert_rules_ask_only_for_what_there_is(there: dict[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""A keeper's lease over the socket: its tree parks and goes on, and a successor keeps it."""
+"""Over the socket: a successor keeps what a keeper kept, and a server is told to its users only."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.node import GIB, Puppet, RunningNode, until
 
+from jupyter_gpushare.protocol import said
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
 
@@ -48,3 +49,45 @@ def test_a_tree_is_parked_by_its_keeper_and_then_by_its_successor(node: RunningN
         assert successor.call(Method.RESUME, lease=whose["lease"])["state"] == "held"
         successor.call(Method.RESTORED, lease=whose["lease"])
         successor.call(Method.RELEASE, lease=whose["lease"])
+
+
+def test_who_may_use_a_server_is_told_how_and_nobody_else(node: RunningNode) -> None:
+    """Carol and the administrator are in no group with which it is shared."""
+    says = {"address": "http://127.0.0.1:8000", "requests": 3, "held": 1, "model": "tiny"}
+    secret = {"token": "sk-1", "share": ["group:lab"]}
+    with node.client("alice") as alice, Puppet() as other:
+        request = alice.send(Method.REQUEST, task=SERVER, keeper=True)
+        lease = alice.wait(request)["lease"]
+        sibling = other.client(node.socket, "alice")
+        assert alice.call(Method.SERVERS) == {"servers": []}, "its keeper has said nothing"
+        refused = sibling.refused(Method.SERVING, lease=lease, **says, **secret)
+        assert refused.reason is Reason.UNKNOWN_LEASE
+        wrong = {**says, "address": "http://alice:pw@evil/"}
+        assert alice.refused(Method.SERVING, lease=lease, **wrong).reason is Reason.BAD_REQUEST
+        alice.call(Method.SERVING, lease=lease, **says, **secret)
+        for who in ("alice", "bob", "carol", "root"):
+            with node.client(who) as client:
+                found = client.call(Method.SERVERS)["servers"]
+                (row,) = client.call(Method.STATUS)["leases"]
+            if who in ("alice", "bob"):
+                (server,) = found
+                assert (server["token"], server["mine"]) == ("sk-1", who == "alice")
+                assert "127.0.0.1:8000/v1" in server["snippet"]
+                assert "sk-1" not in server["snippet"], "a notebook is kept, and shown to others"
+            else:
+                assert not found
+            knows = who in ("alice", "root")
+            assert ((row.get("serving") or {}).get("requests") == 3) is knows
+            assert "sk-1" not in str(row)
+            state = said.first(row, "state", 0.0)
+            assert state.startswith("serving 3 requests" if knows else "serving for")
+        alice.call(Method.RELEASE, lease=lease)
+        assert alice.call(Method.SERVERS) == {"servers": []}
+
+
+def test_a_program_that_is_no_server_says_nothing_of_one(node: RunningNode) -> None:
+    with node.client("alice") as alice:
+        lease = alice.request(keeper=True)["lease"]
+        refused = alice.refused(Method.SERVING, lease=lease, address="http://127.0.0.1:1")
+        assert refused.reason is Reason.UNKNOWN_LEASE
+        alice.call(Method.RELEASE, lease=lease)

@@ -81,6 +81,11 @@ GOOD: dict[Method, dict[str, Any]] = {
     Method.STOPPABLE: {"lease": "l", "can": True},
     Method.PROGRESS: {"lease": "l", "done": 40, "total": None, "seconds": 0.5},
     Method.PROMISE: {"lease": "l", "deadline": 600, "rate": 2.0},
+    Method.SERVING: {
+        **{"lease": "l", "address": "http://[::1]:8000/api", "requests": 1, "share": ["group:lab"]},
+        **{"held": 2, "sleeps": 3, "wake_seconds": 0.5, "token": "t", "model": "m"},
+    },
+    Method.SERVERS: {},
     Method.MEMORY: {
         "lease": "l",
         "figures": [{"uuid": "GPU-0", "persistent": 3, "temporary": 2}],
@@ -452,7 +457,7 @@ def test_a_schema_has_bounds_words_null_and_what_may_be_left_out() -> None:
     lease = components({"Lease": doc.Lease})["Lease"]
     newer = {"inherited", "may_be_taken_at", "pauses", "reserve", "turn_expected"}
     newer |= {"interrupted", "progress", "promise", "compute", "job", "job_kind", "memory_most"}
-    newer |= {"turn_pinned_until", "says"}
+    newer |= {"turn_pinned_until", "says", "serving"}
     assert set(lease["required"]) == set(lease["properties"]) - newer
     rows = lease["properties"]
     assert rows["turn_place"]["type"] == ["integer", "null"]

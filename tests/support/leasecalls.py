@@ -28,6 +28,7 @@ CALLS: dict[Method, dict[str, Any]] = {
     },
     Method.PROGRESS: {"done": 3, "total": None, "seconds": 0.5},
     Method.PROMISE: {"deadline": 600},
+    Method.SERVING: {"address": "http://127.0.0.1:8000"},
     Method.TURN_ASK: {},
     Method.TURN_DONE: {},
     Method.TURN_LOCK: {},

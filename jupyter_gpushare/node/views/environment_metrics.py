@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from ...policy.books import uses
-from ...policy.books.state import State
+from ...policy.books.state import Lease, State
 from ...policy.words.model import Activity, EnvironmentName, LeasePhase
+from ...protocol import documents as doc
 
 PREFIX: Final = "jupyter_gpushare_environment"
 OTHERS: Final = "(others)"
@@ -45,6 +46,14 @@ class _Seconds:
         return {name: self.sums.get(name, 0.0) + lasted * self.gpus[name] for name in labels}
 
 
+class Servers(Protocol):
+    """As much as is told of what keepers say of their servers."""
+
+    @property
+    def sleeps(self) -> Mapping[EnvironmentName, int]: ...
+    def document(self, lease: Lease) -> doc.Serving | None: ...
+
+
 class EnvironmentMetrics:
     """Counts GPU-seconds by the rule of ``ledger/usage.py``. Its sums cannot be told themselves:
     they may go down a little (a wall clock set back, spans that become hours), and a counter
@@ -53,9 +62,16 @@ class EnvironmentMetrics:
     ``most`` environments have a label of their own. ``clock`` gives boot time in seconds.
     """
 
-    def __init__(self, most: int, state: State, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        most: int,
+        state: State,
+        clock: Callable[[], float],
+        servers: Servers | None = None,
+    ) -> None:
         self._most = most
         self._clock = clock
+        self._servers = servers
         self._labels: dict[EnvironmentName, str] = {}
         nothing = _Seconds(clock(), {}, Tally())
         self._seconds = dict.fromkeys(_SUMS, nothing)
@@ -108,6 +124,27 @@ class EnvironmentMetrics:
             for label in labels:
                 counter.add_metric([label], told[word].get(label, 0.0) / scale)
             yield counter
+        if self._servers is not None:
+            yield from self._of_servers(self._servers, state)
+
+    def _of_servers(self, servers: Servers, state: State) -> Iterator[Any]:
+        held, woke, slept = Tally[str](), dict[str, float](), Tally[str]()
+        for lease in state.leases.values():
+            if (told := servers.document(lease)) is not None:
+                label = self._label(lease.environment)
+                held[label] += told["held"]
+                woke[label] = max(woke.get(label, 0.0), told["wake_seconds"] or 0.0)
+        for name, times in tuple(servers.sleeps.items()):
+            slept[self._label(name)] += times
+        for kind, word, text, figures in (
+            (GaugeMetricFamily, "requests_held", "Requests that wait for a server to wake", held),
+            (GaugeMetricFamily, "wake_seconds", "What waking a server took last, at most", woke),
+            (CounterMetricFamily, "sleeps", "How often servers slept", slept),
+        ):
+            family = kind(f"{PREFIX}_server_{word}", text, labels=["environment"])
+            for label, figure in sorted(figures.items()):
+                family.add_metric([label], float(figure))
+            yield family
 
     def _label(self, environment: EnvironmentName) -> str:
         known = self._labels.get(environment)

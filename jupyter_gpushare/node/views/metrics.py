@@ -44,7 +44,7 @@ from ...policy.words.recalls import Give, RecallPhase
 from ...protocol.errors import Reason
 from ..host.outcome import Outcome
 from ..manager import Manager
-from .environment_metrics import EnvironmentMetrics
+from .environment_metrics import EnvironmentMetrics, Servers
 from .status import DisplayState, display_state
 
 PREFIX = "jupyter_gpushare"
@@ -74,7 +74,12 @@ class NodeMetrics(Collector):
     """
 
     def __init__(
-        self, manager: Manager, door: Door, registry: CollectorRegistry, environments: int = 0
+        self,
+        manager: Manager,
+        door: Door,
+        registry: CollectorRegistry,
+        environments: int = 0,
+        servers: Servers | None = None,
     ) -> None:
         self._manager = manager
         self._door = door
@@ -123,7 +128,7 @@ class NodeMetrics(Collector):
         self._written, self._unwritten = (self._decisions.labels(word) for word in ("yes", "no"))
         self._moves = Moves(registry)
         self._environments = (
-            EnvironmentMetrics(environments, manager.state, manager.clock.boot)
+            EnvironmentMetrics(environments, manager.state, manager.clock.boot, servers)
             if environments
             else None
         )
@@ -386,8 +391,10 @@ def _gauges(
     return family
 
 
-def registry_of(manager: Manager, door: Door, environments: int = 0) -> CollectorRegistry:
+def registry_of(
+    manager: Manager, door: Door, environments: int = 0, servers: Servers | None = None
+) -> CollectorRegistry:
     """The registry of all metrics, with up to ``environments`` environments by name."""
     registry = CollectorRegistry()
-    NodeMetrics(manager, door, registry, environments)
+    NodeMetrics(manager, door, registry, environments, servers)
     return registry

@@ -60,7 +60,6 @@ from ...policy.words.model import (
     OverLimitStage,
     PriorityClass,
     Quota,
-    TaskKind,
 )
 from ...policy.words.recalls import Recall
 from ...policy.words.turns import TurnPhase
@@ -242,6 +241,7 @@ class Sheet:
         outlooks: Outlooks = dict,
         pauses: Pauses | None = None,
         predictions: Callable[[Callable[[str], bool]], list[doc.Predicted]] = lambda is_mine: [],
+        serving: Callable[[Lease], doc.Serving | None] = lambda lease: None,
     ) -> None:
         self._state, self._facts, self._config = state, facts, config
         self._readings, self._waits = readings, lately.waits(facts.now)
@@ -255,6 +255,7 @@ class Sheet:
         )
         self._pauses = pauses or Pauses()
         self._predictions = predictions
+        self._serving = serving
         self._places = places(state)
         self._measured = measured_by_lease(state, readings)
         self._flags = sorted(state.flags.items(), key=lambda entry: repr(entry[0]))
@@ -273,8 +274,9 @@ class Sheet:
         classes = Counter(state.leases[name].request.priority_class for name in self._places)
         self._queue_says = of_waiting.line_says({one.value: classes[one] for one in PriorityClass})
         self._rows: dict[tuple[LeaseId, View], doc.Lease] = {}
-        #: What all are told alike of a lease, by whether they know that its GPU-hours are spent.
-        self._columns: dict[tuple[LeaseId, bool], tuple[doc.Fact, ...]] = {}
+        #: What all are told alike of a lease, by whether they know that its GPU-hours are spent,
+        #: and what a server does.
+        self._columns: dict[tuple[LeaseId, bool, bool], tuple[doc.Fact, ...]] = {}
         #: Of each lease what everybody is told, and what others are not, as JSON.
         self._encoded: dict[LeaseId, tuple[bytes, bytes]] = {}
         self._there: dict[GpuUuid, list[Lease]] = {uuid: [] for uuid in state.gpus}
@@ -401,7 +403,7 @@ class Sheet:
             self._encoded[lease.id] = _encoded_parts(self._seen(lease, View.ADMIN))
         public, hidden = self._encoded[lease.id]
         near = self._near(lease, view)
-        key = lease.id, near.spent
+        key = lease.id, near.spent, row.get("serving") is not None
         if key not in self._columns:
             self._columns[key] = tuple(of_leases.columns(row, near.spent))
         says = of_leases.says(row, near, self._facts.now, self._columns[key])
@@ -496,6 +498,7 @@ class Sheet:
             "reason": lease.end_reason.value if lease.end_reason else None,
             "kept": None if recall is None else recall.said,
             "inherited": None if lease.inherited_at is None else lease.inherited_at + offset,
+            "serving": self._serving(lease),
             "says": [],
             "live_limits": lease.live_limits,
             "reserve": sharing.reserve_of(state, lease),
@@ -679,7 +682,7 @@ def _encoded_parts(row: doc.Lease) -> tuple[bytes, bytes]:
 def _task_name(lease: Lease) -> str:
     """The name by which a person knows a lease's task."""
     task = lease.task
-    return of_leases.task_name(task.job, task.path, task.name, task.kind is TaskKind.PROCESS)
+    return of_leases.task_name(task.job, task.path, task.name, task.kind.value)
 
 
 def _reserved(state: State, environment: EnvironmentName, gpu: GpuUuid) -> int:

@@ -78,6 +78,7 @@ from .pool import PoolCalls
 from .predictions import Predictions
 from .quotacalls import QuotaCalls
 from .runs import Runs
+from .serving import Serving
 from .statuses import Statuses
 from .translate import Caller
 from .transport import Connection
@@ -117,7 +118,7 @@ class Service:
     """Answers calls; one class, as each answer, notice and end looks who waits for what.
 
     Calls that need none of that have a class of their own (`Statuses`, `QuotaCalls`, `PoolCalls`,
-    `Predictions`, `LedgerCalls`). All methods run on the manager's loop.
+    `Predictions`, `LedgerCalls`, `Serving`). All methods run on the manager's loop.
     """
 
     def __init__(
@@ -164,7 +165,9 @@ class Service:
             quotas_as_of=lambda: None if groups is None else groups.when_away(),
             hints=lambda: self._pool.hints,
             predictions=lambda is_theirs: self._predictions.documents(is_theirs),
+            serving=lambda lease: self.serving.document(lease),
         )
+        self.serving = Serving(manager, self.statuses.news, self._fail_unknown)
         self.quotas = QuotaCalls(
             manager,
             self._background.start,
@@ -221,6 +224,7 @@ class Service:
             **Certifying(membership, self._background.start, self._log).calls,
             **self.quotas.calls,
             **self._pool.calls,
+            **self.serving.calls,
         }
         #: What tells clients of each kind of event or effect; of some a call is answered, too.
         self._tells: dict[type, Callable[[Any, State], None]] = {

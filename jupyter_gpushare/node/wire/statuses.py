@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from ...daemon.fairness import RoundRobin
+from ...policy.books.state import Lease
 from ...policy.recall.outlook import Outlook
 from ...policy.words.model import EnvironmentName, LeaseId
 from ...protocol import documents as doc
@@ -35,8 +36,8 @@ class Statuses:
     """Hands statuses out. All methods run on the manager's loop.
 
     ``quotas_as_of`` tells when JupyterHub told its groups' quotas, while it is away (Unix seconds);
-    ``hints``, where else people who wait would get a GPU, as the pool says; and ``predictions``,
-    the newest ones of somebody's tasks.
+    ``hints``, where else people who wait would get a GPU, as the pool says; ``predictions``, the
+    newest ones of somebody's tasks; and ``serving``, what the keeper of a server says of it.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Statuses:
         quotas_as_of: Callable[[], float | None],
         hints: Callable[[], Hints],
         predictions: Callable[[Callable[[str], bool]], list[doc.Predicted]],
+        serving: Callable[[Lease], doc.Serving | None],
     ) -> None:
         self._manager = manager
         self._facts = NodeFacts(
@@ -72,6 +74,7 @@ class Statuses:
         self._quotas_as_of = quotas_as_of
         self._hints = hints
         self._predictions = predictions
+        self._serving = serving
         self._changed = asyncio.Event()
         self._wanted = asyncio.Event()
         self._changes = 0
@@ -202,6 +205,7 @@ class Statuses:
             self._outlooks,
             self._pauses,
             self._predictions,
+            self._serving,
         )
         await hand_out(sheet, wanted, slices, self._manager.charges.took, form)
 
