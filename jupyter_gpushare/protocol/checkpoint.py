@@ -1,8 +1,8 @@
 """The messages between a kernel and its checkpoint helper: one JSON object a line.
 
-A kernel asks (:class:`Request`) and gets one answer to each question: an :class:`Ability` to a
-probe, an :class:`Outcome` to everything else. This module does no I/O. It checks all data from the
-other side before it believes them.
+A kernel, or the keeper of a process tree, asks (:class:`Request`) and gets one answer to each
+question: an :class:`Ability` to a probe, an :class:`Outcome` to everything else. This module does
+no I/O. It checks all data from the other side before it believes them.
 """
 
 from __future__ import annotations
@@ -108,6 +108,9 @@ class Request:
     process by itself, and answers. It does so sooner when the asker, or a socket that came with the
     request, closes or says anything. ``say`` is what the helper writes to that socket once the
     process is locked.
+
+    ``tree``: the target is the root of a process tree, and all of its processes that use CUDA are
+    meant: they are parked together, or none of them is.
     """
 
     action: Action
@@ -117,11 +120,21 @@ class Request:
     gpu_map: Mapping[_Uuid, _Uuid] = field(default_factory=dict)
     hold: _Seconds = 0.0
     say: str = ""
+    tree: bool = False
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which no answer comes any more, but for the way of a message."""
+        # What was copied of a tree may have to be put back, which takes as long again.
+        undoing = self.deadline + RESCUE_SECONDS if self.tree else 0.0
+        return self.deadline + self.hold + RESCUE_SECONDS + undoing
 
     def mistake(self) -> str:
         """What is wrong with it as a whole. Empty if nothing is."""
         if self.target is None and self.action is not Action.PROBE:
             return f"{self.action.value} needs a target."
+        if self.tree and self.action in (Action.LOCK, Action.UNLOCK):
+            return "A lock is of one process, not of a tree."
         if len(set(self.gpu_map.values())) != len(self.gpu_map):
             return "Two GPUs cannot become one."
         return ""

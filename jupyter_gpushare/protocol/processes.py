@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import Final
+
+_PR_SET_CHILD_SUBREAPER: Final = 36  # linux/prctl.h
 
 
 def read_boot_id() -> str:
@@ -22,15 +25,49 @@ def start_time(pid: int) -> int | None:
     return None if len(fields) < 20 or fields[0] in (b"Z", b"X") else int(fields[19])
 
 
-def stat_of(pid: int | str) -> list[bytes]:
+def stat_of(pid: int | str, proc: str = "/proc") -> list[bytes]:
     """What the kernel says of ``pid`` behind its command's name; empty if it is gone.
 
     That is its state, its parent, its group, its session and so on.
     """
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+    with contextlib.suppress(OSError), open(f"{proc}/{pid}/stat", "rb") as file:
         # The name stands in parentheses and may hold spaces and parentheses.
         return file.read().rpartition(b")")[2].split()
     return []
+
+
+def tree_of(roots: Collection[int], proc: str = "/proc") -> list[int]:
+    """The processes among ``roots``, and all that descend from them; without zombies."""
+    children: dict[int, list[int]] = {}
+    living = set()
+    for name in filter(str.isdigit, os.listdir(proc)):
+        if (fields := stat_of(name, proc))[1:] and fields[0] not in (b"Z", b"X"):
+            living.add(int(name))
+        if fields[1:]:  # a zombie's children may not have been given to another parent yet
+            children.setdefault(int(fields[1]), []).append(int(name))
+    found = dict.fromkeys(roots)
+    waiting = list(found)
+    while waiting:
+        new = [pid for pid in children.get(waiting.pop(), ()) if pid not in found]
+        found |= dict.fromkeys(new)
+        waiting += new
+    return [pid for pid in found if pid in living]
+
+
+def adopt_orphans() -> None:
+    """Become the parent of whatever descends from this process and loses its own parent."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def only_ancestors_trace(file: str = "/proc/sys/kernel/yama/ptrace_scope") -> bool:
+    """Whether Yama lets a process be traced by its ancestors alone, as Ubuntu has it."""
+    try:
+        with open(file, encoding="ascii") as scope:
+            return scope.read().strip() == "1"
+    except OSError:
+        return False  # no Yama in this kernel
 
 
 def status_of(pid: int, name: str, proc: str = "/proc") -> list[str] | None:

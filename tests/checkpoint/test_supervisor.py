@@ -118,7 +118,7 @@ def test_it_is_nobodys_child_and_holds_nothing_of_its_starter(stage: Stage, tmp_
 def tracers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What Yama would be told; there may be no Yama in this kernel."""
     told: list[int] = []
-    monkeypatch.setattr(driver_module, "_only_ancestors_trace", lambda: True)
+    monkeypatch.setattr(driver_module, "only_ancestors_trace", lambda: True)
     monkeypatch.setattr(driver_module, "_set_tracer", told.append)
     return told
 
@@ -172,10 +172,10 @@ def test_while_it_is_locked_the_next_helper_may_unlock_it_at_once(
 
 def test_yamas_setting_is_read(tmp_path: Path) -> None:
     file = tmp_path / "ptrace_scope"
-    assert not driver_module._only_ancestors_trace(str(file))
+    assert not driver_module.only_ancestors_trace(str(file))
     for text, expected in (("0\n", False), ("1\n", True), ("2\n", False)):
         file.write_text(text)
-        assert driver_module._only_ancestors_trace(str(file)) is expected
+        assert driver_module.only_ancestors_trace(str(file)) is expected
 
 
 def test_ctrl_c_and_a_hangup_pass_it_by(stage: Stage) -> None:

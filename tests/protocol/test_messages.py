@@ -396,7 +396,9 @@ def any_of(kind: type, **own: Any) -> st.SearchStrategy[Any]:
 
 
 TIMES = dict.fromkeys(("deadline", "lock_timeout", "hold"), SECONDS)
-REQUESTS = any_of(Request, target=TARGETS, gpu_map=MAPS, **TIMES)
+REQUESTS = any_of(Request, target=TARGETS, gpu_map=MAPS, **TIMES).filter(
+    lambda request: not request.mistake()
+)
 OUTCOMES = any_of(Outcome, seconds=st.dictionaries(st.text(max_size=8), SECONDS, max_size=4))
 GPUS = st.lists(any_of(SeenGpu, uuid=UUIDS), max_size=3).map(tuple)
 ABILITIES = any_of(Ability, cuda=st.none() | st.integers(0, 10**9), gpus=GPUS)
@@ -423,6 +425,8 @@ def test_what_is_wrong_with_a_request_is_named() -> None:
     assert decode_request(encode_request(probe)).target is None
     with pytest.raises(RemoteProtocolError, match="needs a target"):
         decode_request(encode_request(Request(Action.PARK)))
+    with pytest.raises(RemoteProtocolError, match="not of a tree"):
+        decode_request(encode_request(Request(Action.LOCK, Target(1, 1), tree=True)))
 
 
 # -- documents --------------------------------------------------------------------------------

@@ -8,23 +8,33 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, Self
 
 import psutil
 
-from jupyter_gpushare.protocol.processes import start_time
+from jupyter_gpushare.protocol.processes import start_time, tree_of
 from support.nvml import GIB as GIB, STATE_VARIABLE as STATE_VARIABLE, NvmlWorld, build_stub
 
 CUDA_SOURCE = Path(__file__).parent.parent / "cuda_stub" / "cuda_stub.c"
+PROGRAM = [sys.executable, "-P", str(Path(__file__).with_name("cudaprogram.py"))]
+#: Starts the program that it is told, says who that is, and ends as it does.
+KEEPER = """
+import json, os, sys
+from jupyter_gpushare.client.memory.driver import start_tree
+tree = start_tree(sys.argv[2:], os.environ, sys.argv[1])
+print(json.dumps({"value": [tree.helper.pid, tree.root.pid]}), flush=True)
+sys.exit(tree.helper.wait())
+"""
 CONTEXT = 256 * 2**20
 MIB = 2**20
 
@@ -197,18 +207,12 @@ class Told:
     that blocks. It is killed at the end of the context.
     """
 
-    def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, text=True, bufsize=1, env=environ
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._pipes = self._process.stdin, self._process.stdout
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        words = io.TextIOWrapper(process.stdin, line_buffering=True)
+        self._pipes = words, io.TextIOWrapper(process.stdout)
 
     def call(self, name: str, *arguments: Any, within: float = 120.0) -> Any:
         self.begin(name, *arguments)
@@ -248,8 +252,9 @@ class CudaProgram(Told):
     """A process that uses CUDA through the real cuda-bindings (``support/cudaprogram.py``)."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        command = [sys.executable, "-P", str(Path(__file__).with_name("cudaprogram.py"))]
-        super().__init__(command, {**environ, "JUPYTER_GPUSHARE": "off"})
+        environ, pipe = {**environ, "JUPYTER_GPUSHARE": "off"}, subprocess.PIPE
+        super().__init__(subprocess.Popen(PROGRAM, stdin=pipe, stdout=pipe, env=environ))
+        self.pid = self._process.pid
         try:
             self.call("start")
         except BaseException:
@@ -259,6 +264,42 @@ class CudaProgram(Told):
     def allocate(self, size: int) -> int:
         """Its address."""
         return int(self.call("allocate", size))
+
+
+class CudaTree(Told):
+    """Such a process below a helper of its own, with children that it is told to start.
+
+    Its keeper is a process, too, which ``kill_keeper`` ends.
+    """
+
+    def __init__(self, environ: Mapping[str, str], place: Path) -> None:
+        environ, pipe = {**environ, "JUPYTER_GPUSHARE": "off"}, subprocess.PIPE
+        command = [sys.executable, "-P", "-c", KEEPER, str(place), *PROGRAM]
+        super().__init__(subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environ))
+        #: The pids of the helper and of the root.
+        self.helper, self.pid = self.finish()
+
+    def kill_keeper(self) -> None:
+        self._process.kill()
+        self._process.wait(60)
+
+    def exit_code(self) -> int:
+        """The keeper's, which is that of the helper."""
+        return self._process.wait(60)
+
+    def child(self, size: int, text: str, *, orphan: bool = False) -> int:
+        """A new child that has ``size`` bytes of a GPU, with a text in them; its pid."""
+        pid = int(self.call("child", orphan))
+        self.call("tell", pid, "start")
+        address = self.call("tell", pid, "allocate", size)
+        self.call("tell", pid, "write", address, text)
+        return pid
+
+    def kill(self) -> None:
+        for pid in tree_of([self.pid, self.helper]):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        super().kill()
 
 
 def end_helper(place: Path) -> None:

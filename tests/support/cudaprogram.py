@@ -10,6 +10,7 @@ import ctypes
 import hashlib
 import json
 import os
+import subprocess
 import sys
 import traceback
 import zlib
@@ -26,6 +27,7 @@ class Bindings:
 
         self._driver = driver
         self._blocks: dict[int, tuple[Any, int]] = {}
+        self._children: dict[int, subprocess.Popen[str]] = {}
 
     def _must(self, answer: Any) -> Any:
         if int(answer[0]):
@@ -86,6 +88,35 @@ class Bindings:
             for offset in (0, size - part):
                 sum_ = self.checksum(address + offset, part, sum_)
         return {"memory": f"{sum_:08x}"}
+
+    # -- a program of several processes
+
+    def child(self, orphan: bool) -> int:
+        """Start one more, whose parent ends if it shall be an orphan; its pid."""
+        command = [sys.executable, "-P", __file__]
+        if orphan:
+            command = ["sh", "-c", 'exec 3<&0; "$0" "$@" <&3 3<&- &', *command]
+        pipe = subprocess.PIPE
+        child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1)
+        pid = int(self._ask(child, "getpid"))
+        self._children[pid] = child
+        return pid
+
+    def getpid(self) -> int:
+        return os.getpid()
+
+    def tell(self, pid: int, name: str, *arguments: Any) -> Any:
+        """What a child answers."""
+        return self._ask(self._children[pid], name, *arguments)
+
+    def _ask(self, child: subprocess.Popen[str], name: str, *arguments: Any) -> Any:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(json.dumps([name, arguments]) + "\n")
+        answer = json.loads(child.stdout.readline())
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer["value"]
 
 
 def serve(target: Any) -> None:

@@ -1,4 +1,4 @@
-"""The driver checkpoint of this process (`driver`), through a helper that can be killed.
+"""The driver checkpoint of a process or a process tree, through a helper that can be killed.
 
 How to call it, from a background thread (never from one that a cell waits for)::
 
@@ -16,21 +16,40 @@ it. While this process is locked or checkpointed, each CUDA call in it blocks, i
 ``park`` and ``resume`` start from any state and can be repeated: after a ``STUCK`` park, ``resume``
 tries to set the process going again. We must not kill a process that is parked, or a living one
 that was restored (NVIDIA/cuda-checkpoint#53 hung the host).
+
+A program that cannot ask for itself is parked with all its processes, by whoever keeps it::
+
+    tree = start_tree(["vllm", "serve", "…"], environ, place)    # raises OSError, as Popen does
+    driver = DriverCheckpoint(pid=tree.root.pid, place=place, tree=True)   # the same methods
+    outcome = driver.park(deadline_s=deadline_for(bytes))        # all of its processes, or none
+    tree.signal(signal.SIGTERM)                                  # to the root, never to the helper
+    code = tree.helper.wait()                                    # the root's; 128+n after signal n
+
+The helper at ``place`` is the program's ancestor, as Yama may want it, and ends when the root has
+ended and none of its processes is parked. So a root that ends while others of its processes are
+parked (``tree.root`` has gone, the helper has not) needs a ``resume``, with room, to be over. Take
+a new ``place`` for each start, in a private directory. The tree and its helper outlive the keeper:
+a successor makes the same ``DriverCheckpoint(pid=root, place=place, tree=True)``. Where the helper
+was killed it starts another one, which finds what is parked, but is no ancestor, and knows no exit
+code. ``safety.objections(…, pid=root, tree=True)`` says what speaks against it.
 """
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import IO, Final
 
 from ...protocol import names
 from ...protocol.checkpoint import (
@@ -49,7 +68,7 @@ from ...protocol.checkpoint import (
 from ...protocol.errors import ProtocolError
 from ...protocol.framing import MAX_LINE_FROM_NODE, LineFramer
 from ...protocol.privateplace import UnsafePlace, checkpoint_socket, make_private
-from ...protocol.processes import is_stopped, shares_pids, start_time
+from ...protocol.processes import is_stopped, only_ancestors_trace, shares_pids, start_time
 from ...protocol.sockets import peer
 
 __all__ = [
@@ -59,12 +78,17 @@ __all__ = [
     "DriverCheckpoint",
     "Outcome",
     "Result",
+    "StartedTree",
     "State",
     "deadline_for",
+    "start_tree",
 ]
 
+#: Seconds that an answer may be under way.
+_WAY: Final = 15.0
 #: Seconds after a deadline in which the helper's answer still comes: it brings the process back.
-ANSWER_GRACE: Final = RESCUE_SECONDS + 15.0
+#: For a tree the deadline comes twice, as all that was copied may have to be put back.
+ANSWER_GRACE: Final = RESCUE_SECONDS + _WAY
 #: Bytes a second below which a checkpoint is taken to hang; good hosts do twenty times as much.
 _SLOWEST: Final = 1024**3
 _BASE_SECONDS: Final = 30.0
@@ -103,7 +127,8 @@ class _Lost(Exception):
 class DriverCheckpoint:
     """Checkpoints and restores one process by the driver. Several threads may use one object.
 
-    ``pid``: whose memory (default: this process, also after a fork).
+    ``pid``: whose memory (default: this process, also after a fork). ``tree``: it is the root of a
+    process tree, and all processes of that which use CUDA are meant, also when it has ended.
     ``place``: the helper's socket (default: this user's own, in a private
     directory). ``start_within``: seconds that a new helper may take to listen.
     """
@@ -117,8 +142,11 @@ class DriverCheckpoint:
         python: str = sys.executable,
         start_within: float = 10.0,
         idle_s: float | None = None,
+        tree: bool = False,
     ) -> None:
         self._pid = pid
+        self._tree = tree
+        self._root: Target | None = None
         self._place = place
         self._environ = os.environ if environ is None else environ
         self._python = python
@@ -127,7 +155,7 @@ class DriverCheckpoint:
 
     def probe(self, deadline_s: float = 30.0) -> Ability:
         """Whether this process can be checkpointed here, as far as the driver can tell."""
-        request = Request(Action.PROBE, self._target(), deadline_s)
+        request = Request(Action.PROBE, self._target(), deadline_s, tree=self._tree)
         try:
             answer = self._ask_until_heard(request)
         except (_NoHelper, _Lost) as error:
@@ -172,7 +200,9 @@ class DriverCheckpoint:
         if target is None:
             return _GONE
         within = lock_timeout_s + _LOCK_WITHIN
-        request = Request(Action.LOCK, target, within, lock_timeout_s, hold=hold_s, say=say)
+        request = Request(
+            Action.LOCK, target, within, lock_timeout_s, hold=hold_s, say=say, tree=self._tree
+        )
         # Who unlocks may be another helper: the next one does that first of all.
         with self._traceable_by(_ANY):
             try:
@@ -194,8 +224,13 @@ class DriverCheckpoint:
 
     def _target(self) -> Target | None:
         pid = os.getpid() if self._pid is None else self._pid
+        if self._root is not None:
+            return self._root
         started = start_time(pid)
-        return None if started is None else Target(pid, started)
+        target = None if started is None else Target(pid, started)
+        if self._tree:
+            self._root = target
+        return target
 
     def _carry_out(
         self,
@@ -208,7 +243,7 @@ class DriverCheckpoint:
         target = self._target()
         if target is None:
             return _GONE
-        request = Request(action, target, deadline, lock_timeout, gpu_map or {})
+        request = Request(action, target, deadline, lock_timeout, gpu_map or {}, tree=self._tree)
         try:
             answer = self._ask_until_heard(request)
         except _NoHelper as error:
@@ -230,7 +265,7 @@ class DriverCheckpoint:
             left = max(1.0, end - time.monotonic())
             try:
                 answer = self._ask(replace(request, deadline=left))
-                return answer if tries == 1 else _after_another(answer)
+                return answer if tries == 1 else _after_another(answer, request)
             except _NoHelper as error:
                 if tries == 1:
                     raise
@@ -245,7 +280,7 @@ class DriverCheckpoint:
         """Raises :class:`_NoHelper` and :class:`_Lost`."""
         connection, helper = self._connected()
         with connection, self._traceable_by(helper):
-            end = time.monotonic() + request.deadline + request.hold + ANSWER_GRACE
+            end = time.monotonic() + request.patience + _WAY
             try:
                 connection.settimeout(10.0)
                 # A short line: it is taken whole.
@@ -268,7 +303,7 @@ class DriverCheckpoint:
 
         Ubuntu's default lets only ancestors trace a process, and the helper is not one.
         """
-        is_needed = self._pid is None and _only_ancestors_trace()
+        is_needed = self._pid is None and only_ancestors_trace()
         return _tracers.let_in(helper) if is_needed else nullcontext()
 
     def _connected(self) -> tuple[socket.socket, int]:
@@ -317,19 +352,98 @@ class DriverCheckpoint:
         return said.decode("utf-8", "replace").strip()[-500:]
 
 
-def _after_another(answer: Outcome | Ability) -> Outcome | Ability:
+def _after_another(answer: Outcome | Ability, request: Request) -> Outcome | Ability:
     """The answer of a helper whose predecessor ended during its work.
 
     The predecessor may have made changes, even if this helper made none.
     """
     if not isinstance(answer, Outcome) or answer.result is not Result.REFUSED:
         return answer
+    next_call = (
+        "The program's next CUDA call may hang. Resume tries again; else restart the program."
+        if request.tree
+        else "This process's next CUDA call may hang. `%gpushare resume` tries again; if that does "
+        "not help, restart the kernel."
+    )
     message = (
         "A checkpoint helper ended during its work, and the next one cannot tell how far it got. "
-        "This process's next CUDA call may hang. `%gpushare resume` tries again; if that does not "
-        "help, restart the kernel."
+        + next_call
     )
     return replace(answer, result=Result.STUCK, message=message)
+
+
+@dataclass(frozen=True, slots=True)
+class StartedTree:
+    """A program that a helper has started; ``helper`` ends with the exit code of its ``root``."""
+
+    helper: subprocess.Popen[bytes]
+    root: Target
+
+    def signal(self, number: int) -> None:
+        """Send the root a signal; nothing where it has ended."""
+        with suppress(ProcessLookupError):
+            watch = os.pidfd_open(self.root.pid)
+            try:
+                if start_time(self.root.pid) == self.root.start_time:
+                    signal.pidfd_send_signal(watch, number)
+            finally:
+                os.close(watch)
+
+
+def start_tree(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    place: str,
+    *,
+    cwd: str | None = None,
+    stdin: int | IO[bytes] | None = None,
+    stdout: int | IO[bytes] | None = None,
+    stderr: int | IO[bytes] | None = None,
+    new_session: bool = False,
+    start_within: float = 60.0,
+) -> StartedTree:
+    """Start a program below a helper of its own, which listens at ``place``.
+
+    ``environ`` is all of its environment. The program gets these streams, as of `Popen`, this
+    process's terminal, and its process group, unless it gets a ``new_session``; it gets no signals
+    blocked. Raises `OSError`, with the ``errno`` of the command's start if that is what failed.
+    """
+    program: str | None = command[0]
+    if os.sep not in command[0]:
+        program = shutil.which(command[0], path=environ.get("PATH"))
+    if program is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
+    asked = {
+        "program": program,
+        "command": list(command),
+        "environ": dict(environ),
+        "session": new_session,
+    }
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        start = ["--socket", place, "--start", str(theirs.fileno())]
+        helper = subprocess.Popen(
+            [sys.executable, "-P", "-m", _MODULE, *start],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=cwd,
+            env=helper_environ(environ),
+            pass_fds=[theirs.fileno()],
+        )
+        theirs.close()
+        ours.settimeout(start_within)
+        try:
+            ours.sendall(json.dumps(asked).encode() + b"\n")
+            with ours.makefile("rb") as wire:
+                said = json.loads(wire.readline() or b'{"error": "The helper has ended."}')
+        except OSError as error:  # without us it ends again
+            said = {"error": f"The checkpoint helper does not start: {error}"}
+    if "error" in said:
+        if "errno" in said:
+            helper.wait()
+        raise OSError(said.get("errno", errno.EIO), said["error"], command[0])
+    return StartedTree(helper, Target(said["pid"], said["start_time"]))
 
 
 def helper_environ(environ: Mapping[str, str]) -> dict[str, str]:
@@ -341,14 +455,6 @@ def helper_environ(environ: Mapping[str, str]) -> dict[str, str]:
     }
     ours[names.SWITCH] = "off"  # without our import hook
     return ours
-
-
-def _only_ancestors_trace(file: str = "/proc/sys/kernel/yama/ptrace_scope") -> bool:
-    try:
-        with open(file, encoding="ascii") as scope:
-            return scope.read().strip() == "1"
-    except OSError:
-        return False  # no Yama in this kernel
 
 
 class _Tracers:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from ...protocol.checkpoint import SeenGpu
-from ...protocol.processes import open_files
+from ...protocol.processes import open_files, tree_of
 
 #: The name that gVisor gives its kernel in /proc/version, whichever the host has.
 _GVISOR: Final = "4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016"
@@ -28,32 +28,37 @@ def objections(
     environ: Mapping[str, str],
     *,
     pid: int | None = None,
+    tree: bool = False,
     proc: str = "/proc",
     mps_socket: str = "/tmp/nvidia-mps/control",
 ) -> Iterator[str]:
     """The reasons against a checkpoint, as sentences, the gravest first.
 
-    Looks at this process, some milliseconds for all, without a call of the driver. ``gpus``: UUIDs
-    of the lease. ``seen``: what the driver's probe told of the host's GPUs.
+    Looks at this process, or at ``pid``, some milliseconds for all, without a call of the driver.
+    ``gpus``: UUIDs of the lease. ``seen``: what the driver's probe told of the host's GPUs.
+    ``tree``: all that descends from it is checkpointed with it, so each of these is looked at, and
+    it may have children.
     """
     pid = os.getpid() if pid is None else pid
+    family = tree_of([pid], proc)
     mig = {gpu.uuid for gpu in seen if gpu.mig}
     if any(uuid.startswith("MIG-") or uuid in mig for uuid in gpus):
         yield "The GPU is a MIG device, and the driver cannot checkpoint processes on those."
     # NCCL is loaded with every torch that has CUDA; it matters once it is used.
-    folder = f"{proc}/{pid}/task"
-    names = (_text(f"{folder}/{thread}/comm") for thread in _listed(folder))
-    if any(name.startswith(_NCCL_THREADS) for name in names):
+    if nccl := [one for one in (family if tree else [pid]) if _runs_nccl(f"{proc}/{one}/task")]:
+        which = _shown(proc, nccl[0]) if tree else "this process"
         yield (
-            "NCCL runs in this process, and the driver's checkpoint calls hang then; end the"
+            f"NCCL runs in {which}, and the driver's checkpoint calls hang then; end the"
             " process group (torch.distributed.destroy_process_group()) first."
         )
     if (mps := _mps(environ, mps_socket)) is not None:
-        yield f"This process uses MPS ({mps}), which the driver cannot checkpoint."
+        who = "The program" if tree else "This process"
+        yield f"{who} uses MPS ({mps}), which the driver cannot checkpoint."
     if _GVISOR in _text(f"{proc}/version"):
         yield "This is a gVisor sandbox, in which the driver cannot lock a process."
-    if children := list(_children_on_gpus(proc, pid)):
-        shown = ", ".join(children[:3])
+    children = [one for one in family if one != pid and not tree and _has_gpu_open(proc, one)]
+    if children:
+        shown = ", ".join(_shown(proc, one) for one in children[:3])
         more = f" and {len(children) - 3} more" if len(children) > 3 else ""
         yield (
             f"Child processes have the GPU open: {shown}{more}. End them (data loader workers,"
@@ -74,26 +79,13 @@ def _text(path: str) -> str:
         return ""
 
 
-def _children_on_gpus(proc: str, pid: int) -> Iterator[str]:
-    parents: dict[int, int] = {}
-    for name in _listed(proc):
-        if name.isdigit():
-            fields = _text(f"{proc}/{name}/stat").rpartition(")")[2].split()
-            if len(fields) > 1 and fields[0] not in "ZX":
-                parents[int(name)] = int(fields[1])
-    for other in parents:
-        if _descends(other, pid, parents) and _has_gpu_open(proc, other):
-            yield f"{_text(f'{proc}/{other}/comm').strip() or '?'} (pid {other})"
+def _shown(proc: str, pid: int) -> str:
+    return f"{_text(f'{proc}/{pid}/comm').strip() or '?'} (pid {pid})"
 
 
-def _descends(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
-    seen = {pid}
-    while (parent := parents.get(pid)) is not None and parent not in seen:
-        if parent == ancestor:
-            return True
-        seen.add(parent)
-        pid = parent
-    return False
+def _runs_nccl(threads: str) -> bool:
+    names = (_text(f"{threads}/{thread}/comm") for thread in _listed(threads))
+    return any(name.startswith(_NCCL_THREADS) for name in names)
 
 
 def _has_gpu_open(proc: str, pid: int) -> bool:

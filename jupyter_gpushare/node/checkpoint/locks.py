@@ -33,6 +33,7 @@ from jupyter_gpushare.protocol.checkpoint import (
 )
 
 from .operations import Operations
+from .targets import read_targets, write_targets
 from .workerlink import let_go
 
 #: Seconds that one try to unlock may take, with the start of a worker.
@@ -175,18 +176,7 @@ class Locks:
             self._changed.notify_all()
 
     def _write(self, targets: Iterable[Target]) -> None:
-        path = _file(self._place)
-        text = "".join(f"{target.pid} {target.start_time}\n" for target in targets)
-        if not text:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-            return
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{path}.new")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        with open(os.open(f"{path}.new", flags, 0o600), "w", encoding="ascii") as file:
-            file.write(text)
-        os.replace(f"{path}.new", path)
+        write_targets(_file(self._place), targets)
 
     def _hold(
         self,
@@ -230,17 +220,7 @@ class Locks:
 
 def left_locked(place: str) -> tuple[Target, ...]:
     """The processes that the helper which listens, or listened, at ``place`` has locked."""
-    try:
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-        with open(os.open(_file(place), flags), encoding="ascii", errors="replace") as file:
-            lines = [line.split() for line in file]
-    except OSError:
-        return ()
-    return tuple(
-        Target(int(words[0]), int(words[1]))
-        for words in lines
-        if len(words) == 2 and all(word.isdecimal() for word in words)
-    )
+    return read_targets(_file(place))
 
 
 def _file(place: str) -> str:

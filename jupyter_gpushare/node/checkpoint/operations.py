@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import threading
@@ -18,15 +19,25 @@ from jupyter_gpushare.protocol.checkpoint import (
     State,
     Target,
 )
-from jupyter_gpushare.protocol.processes import start_time, user_ids
+from jupyter_gpushare.protocol.processes import only_ancestors_trace, start_time, user_ids
 
-from . import ability, sequence
+from . import ability, sequence, trees
+from .targets import read_targets, write_targets
 from .workerlink import WorkerLink, WorkerLost
 
 #: Seconds that a new worker may take to load the driver; ``cuInit`` alone can take three.
 LOAD_SECONDS: Final = 20.0
 #: The same while a process waits to be brought back.
 _RELOAD_SECONDS: Final = 8.0
+
+
+#: Whether a step that went well leaves its process so that it waits for another one.
+_LEAVES_PARKED: Final = {
+    sequence.Step.LOCK: True,
+    sequence.Step.CHECKPOINT: True,
+    sequence.Step.RESTORE: True,
+    sequence.Step.UNLOCK: False,
+}
 
 
 class _NotLoaded(Exception):
@@ -38,11 +49,24 @@ class _NotLoaded(Exception):
         self.outcome = Outcome(Result.REFUSED, cause, self.ability.why)
 
 
-class Operations:
-    """The helper's work. Thread-safe: callers wait for their turn."""
+#: What is said where only ancestors may trace a process, and the worker is none of the tree's.
+_NO_ANCESTOR: Final = (
+    " Only an ancestor may trace the program here (kernel.yama.ptrace_scope = 1), and the one that"
+    " could has ended. With 0 there it can be tried again; else start the program anew."
+)
 
-    def __init__(self, link: WorkerLink) -> None:
+
+class Operations:
+    """The helper's work. Thread-safe: callers wait for their turn.
+
+    ``place``: where the helper listens. Beside it is noted which processes of a tree use CUDA, as
+    an orphan cannot be found from the root. ``adopts``: this helper is the ancestor of the tree.
+    """
+
+    def __init__(self, link: WorkerLink, place: str = "", *, adopts: bool = False) -> None:
         self._link = link
+        self._noted = f"{place}.tree"
+        self._adopts = adopts
         self._turn = threading.Lock()
         self._loaded: int | None = None  # the pid of the worker that has loaded the driver
         self._parked: set[Target] = set()
@@ -54,12 +78,19 @@ class Operations:
             self._parked = {t for t in self._parked if start_time(t.pid) == t.start_time}
             return bool(self._parked)
 
+    def forget(self) -> None:
+        """The tree has ended."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._noted)
+
     def carry_out(self, request: Request) -> Outcome | Ability:
         """The answer to ``request``."""
         began = time.monotonic()
         target = request.target
         if target is not None and (refusal := _not_ours(target)) is not None:
-            return refusal
+            goes_on = request.tree and refusal.cause is Cause.GONE and self._members(target)
+            if not goes_on:
+                return refusal
         if not self._turn.acquire(timeout=request.deadline):
             return Outcome(
                 Result.REFUSED,
@@ -87,35 +118,67 @@ class Operations:
         loading = time.monotonic() - began
         left = max(0.001, request.deadline - loading)
         if request.action is Action.PROBE:
-            return self._probe(request.target, left)
-        assert request.target is not None
-        outcome = self._follow(
-            sequence.plan(dataclasses.replace(request, deadline=left)), request.target
-        )
-        self._remember(request.target, outcome)
+            return self._probe(dataclasses.replace(request, deadline=left))
+        outcome = self._follow(dataclasses.replace(request, deadline=left))
         return dataclasses.replace(outcome, seconds={"start": loading, **outcome.seconds})
 
-    def _probe(self, target: Target | None, seconds: float) -> Ability:
+    def _probe(self, request: Request) -> Ability:
         try:
-            said = self._link.ask({"step": "probe"}, seconds)
+            said = self._link.ask({"step": "probe"}, request.deadline)
         except WorkerLost:
             return ability.cannot_load(Cause.TIMEOUT, "it hung")
         found = ability.judge(said)
-        if not found.usable or target is None:
+        if not found.usable or request.target is None:
             return found
-        look = Request(Action.STATE, target, min(sequence.STATE_SECONDS, seconds))
-        trial = self._follow(sequence.plan(look), target)
-        return ability.with_trial(found, trial)
+        seconds = min(sequence.STATE_SECONDS, request.deadline)
+        look = dataclasses.replace(request, action=Action.STATE, deadline=seconds)
+        return ability.with_trial(found, self._follow(look))
 
-    def _follow(self, plan: sequence.Plan, target: Target) -> Outcome:
-        """Carry a plan out to its end."""
+    def _follow(self, request: Request) -> Outcome:
+        """Carry the plan for a request out to its end."""
+        plan = trees.plan(request) if request.tree else sequence.plan(request)
+        root = request.target
+        assert root is not None
         try:
             call = next(plan)
             while True:
-                call = plan.send(self._call(call, target))
+                is_list = call.step is sequence.Step.LIST
+                target = call.target or root
+                answer = self._list(call, root) if is_list else self._call(call, target)
+                self._remember(call.step, target, answer)
+                call = plan.send(answer)
         except StopIteration as end:
             outcome: Outcome = end.value
-            return outcome
+        if request.tree and outcome.cause is Cause.NOT_PERMITTED and only_ancestors_trace():
+            outcome = dataclasses.replace(outcome, message=outcome.message + _NO_ANCESTOR)
+        return outcome
+
+    def _members(self, root: Target) -> list[Target]:
+        """The processes of this tree that were noted and live."""
+        first, *members = read_targets(self._noted) or (None,)
+        return [] if first != root else [one for one in members if one and not _is_gone(one)]
+
+    def _list(self, call: sequence.Call, root: Target) -> sequence.Answer:
+        noted = self._members(root)
+        began = time.monotonic()
+        roots = [[one.pid, one.start_time] for one in (root, *noted)]
+        helper = os.getpid() if self._adopts else None
+        try:
+            said = self._link.ask({"step": "list", "roots": roots, "helper": helper}, call.seconds)
+            found = tuple(Target(*one) for one in said.get("processes", ()))
+            if not set(found) <= set(noted):
+                write_targets(self._noted, (root, *dict.fromkeys((*noted, *found))))
+        except WorkerLost as lost:
+            seconds = time.monotonic() - began
+            return sequence.Answer(late=lost.late, died=not lost.late, seconds=seconds)
+        except OSError as full:
+            return sequence.Answer(error=f"{self._noted}: {full}")
+        return sequence.Answer(
+            code=said["code"],
+            error=said["error"],
+            seconds=time.monotonic() - began,
+            processes=found,
+        )
 
     def _call(self, call: sequence.Call, target: Target) -> sequence.Answer:
         if call.pause:
@@ -162,11 +225,14 @@ class Operations:
             raise _NotLoaded(Cause.DRIVER, str(said["error"]))
         self._loaded = self._link.pid
 
-    def _remember(self, target: Target, outcome: Outcome) -> None:
+    def _remember(self, step: sequence.Step, target: Target, answer: sequence.Answer) -> None:
+        if answer.state is None and (not answer.well or step not in _LEAVES_PARKED):
+            return
+        is_parked = _LEAVES_PARKED.get(step, answer.state in (State.LOCKED, State.CHECKPOINTED))
         with self._parked_lock:
-            if outcome.state in (State.LOCKED, State.CHECKPOINTED):
+            if is_parked:
                 self._parked.add(target)
-            elif outcome.state is not None or outcome.result is Result.DEAD:
+            else:
                 self._parked.discard(target)
 
 

@@ -16,6 +16,8 @@ its person cannot know why. So whatever goes wrong after a lock ends in :func:`_
 time of its own. A plan never gives up memory: what cannot be restored now is kept in host memory as
 long as the process lives, and the outcome says whether it may be tried again.
 
+A plan for one process stands here, one for a process tree is made of such in :mod:`.trees`.
+
 A plan is a generator. It yields a :class:`Call`, is sent its :class:`Answer` (which may say that
 the call hung and the worker was killed), and returns the :class:`Outcome`. It makes no call itself
 and has no clock, so each way in which a driver can fail can be played in a test.
@@ -36,6 +38,7 @@ from jupyter_gpushare.protocol.checkpoint import (
     Request,
     Result,
     State,
+    Target,
 )
 
 #: Seconds that the driver may take to say in which state a process is.
@@ -63,8 +66,9 @@ _BY_CODE: Final = {
 
 
 class Step(Enum):
-    """One call on the driver."""
+    """One call on the driver; ``LIST`` looks only which processes of a tree may use CUDA."""
 
+    LIST = "list"
     STATE = "state"
     LOCK = "lock"
     CHECKPOINT = "checkpoint"
@@ -74,13 +78,17 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """After ``seconds`` the worker is killed. ``pause`` is how many seconds to wait before."""
+    """After ``seconds`` the worker is killed. ``pause`` is how many seconds to wait before.
+
+    ``target`` is left out where it is that of the request.
+    """
 
     step: Step
     seconds: float
     lock_timeout: float = 0.0
     gpu_map: Mapping[str, str] = field(default_factory=dict)
     pause: float = 0.0
+    target: Target | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +97,7 @@ class Answer:
 
     ``code`` is the driver's, 0 for success, and ``error`` is its name. It is ``late`` when it hung
     and the worker was killed, ``died`` when the worker ended by itself, and ``gone`` when the
-    process is not there any more. ``seconds`` is how long it took.
+    process is not there any more. ``seconds`` is how long it took. ``processes``: what was listed.
     """
 
     state: State | None = None
@@ -99,6 +107,7 @@ class Answer:
     died: bool = False
     gone: bool = False
     seconds: float = 0.0
+    processes: tuple[Target, ...] = ()
 
     @property
     def well(self) -> bool:
@@ -110,9 +119,10 @@ Plan = Generator[Call, Answer, Outcome]
 
 @dataclass
 class _Story:
-    """The course of one plan so far."""
+    """The course of one plan so far; ``whole`` is what its person can start anew."""
 
     left: float
+    whole: str
     seconds: dict[str, float] = field(default_factory=dict)
     state: State | None = None
     replaced: bool = False
@@ -143,9 +153,13 @@ _GOALS: Final = {
 }
 
 
-def plan(request: Request) -> Plan:
-    """The plan for a request about a process; one without a goal only asks for the state."""
-    story, action = _Story(request.deadline), request.action
+def plan(request: Request, *, stay_locked: bool = False) -> Plan:
+    """The plan for a request about a process; one without a goal only asks for the state.
+
+    With ``stay_locked`` a process that was checkpointed is restored, and left locked.
+    """
+    story = _Story(request.deadline, "program" if request.tree else "kernel")
+    action = request.action
     goal, already = _GOALS.get(action, (None, ""))
     seconds = story.left if goal is None else min(STATE_SECONDS, story.left)
     answer = yield from _do(story, Call(Step.STATE, seconds))
@@ -161,13 +175,13 @@ def plan(request: Request) -> Plan:
     if action in (Action.LOCK, Action.UNLOCK) and story.is_in(State.CHECKPOINTED):
         parked = "The process is parked; nothing was changed."
         return story.end(Result.REFUSED, parked, Cause.BUSY)
-    return (yield from _act(story, request))
+    return (yield from _act(story, request, stay_locked))
 
 
-def _act(story: _Story, request: Request) -> Plan:
+def _act(story: _Story, request: Request, stay_locked: bool) -> Plan:
     """Do what was asked to a process that runs, is locked or is checkpointed."""
     if request.action is Action.RESUME:
-        return (yield from _resume(story, request.gpu_map))
+        return (yield from _resume(story, request.gpu_map, stay_locked))
     if request.action is Action.UNLOCK:
         return (yield from _unlock_to_run(story))
     step, goal = Step.LOCK, State.LOCKED
@@ -185,7 +199,7 @@ def _act(story: _Story, request: Request) -> Plan:
     return story.end(Result.DONE, "")
 
 
-def _resume(story: _Story, gpu_map: Mapping[str, str]) -> Plan:
+def _resume(story: _Story, gpu_map: Mapping[str, str], stay_locked: bool) -> Plan:
     """Bring a process to RUNNING. The room that it needs must be reserved before."""
     if story.is_in(State.CHECKPOINTED):
         call = Call(Step.RESTORE, max(0.001, story.left), gpu_map=gpu_map)
@@ -196,8 +210,9 @@ def _resume(story: _Story, gpu_map: Mapping[str, str]) -> Plan:
             # there.
             answer = yield from _do(story, Call(Step.STATE, STATE_SECONDS))
         if not answer.well or not story.is_in(State.LOCKED):
-            return (yield from _after_restore(story, answer if failed.well else failed))
-    return (yield from _unlock_to_run(story))
+            failure = answer if failed.well else failed
+            return (yield from _after_restore(story, failure, stay_locked))
+    return (yield from _restored(story, stay_locked))
 
 
 # -- when something goes wrong -----------------------------------------------------------------
@@ -248,20 +263,20 @@ def _rescue(story: _Story, failure: Answer, step: Step) -> Plan:
     return found or story.end(
         Result.STUCK,
         f"The checkpoint failed ({_what(failure, step)}), and the process could not be set going"
-        " again: its next CUDA call may hang. Resume tries again; else restart the kernel.",
+        f" again: its next CUDA call may hang. Resume tries again; else restart the {story.whole}.",
         _cause(failure),
         failure.error,
     )
 
 
-def _after_restore(story: _Story, failure: Answer) -> Plan:
+def _after_restore(story: _Story, failure: Answer, stay_locked: bool) -> Plan:
     """After a restore that failed, hung, or did not end where it should."""
 
     def then(_left: float) -> Generator[Call, Answer, Outcome | None]:
         if story.is_in(State.RUNNING):
             return story.end(Result.DONE, f"It runs, though {_what(failure, Step.RESTORE)}.")
         if story.is_in(State.LOCKED):
-            return (yield from _unlock_to_run(story))
+            return (yield from _restored(story, stay_locked))
         return _not_restored(story, failure) if story.is_in(State.CHECKPOINTED) else None
 
     found = yield from _look_until(story, failure, then)
@@ -269,7 +284,7 @@ def _after_restore(story: _Story, failure: Answer) -> Plan:
         Result.STUCK,
         f"The restore failed ({_what(failure, Step.RESTORE)}), and the driver does not say where"
         " the process stands. Its copy in host memory is kept as long as it lives; try again"
-        " later, or restart the kernel.",
+        f" later, or restart the {story.whole}.",
         _cause(failure),
         failure.error,
     )
@@ -284,7 +299,7 @@ def _not_restored(story: _Story, failure: Answer) -> Outcome:
             Result.STUCK,
             "The GPU had too little free memory for the restore, and known drivers cannot restore"
             " a process after that. Its copy is kept as long as it lives; a retry may help with"
-            " a newer driver, else restart the kernel.",
+            f" a newer driver, else restart the {story.whole}.",
             cause,
             failure.error,
         )
@@ -292,8 +307,8 @@ def _not_restored(story: _Story, failure: Answer) -> Outcome:
         return story.end(
             Result.STUCK,
             "The driver says that a system call failed, as it does for ever once a restore has met"
-            " a full GPU. The copy is kept as long as the process lives; restart the kernel if it"
-            " does not help to try again.",
+            f" a full GPU. The copy is kept as long as the process lives; restart the {story.whole}"
+            " if it does not help to try again.",
             Cause.DRIVER,
             failure.error,
         )
@@ -301,7 +316,7 @@ def _not_restored(story: _Story, failure: Answer) -> Outcome:
         return story.end(
             Result.STUCK,
             "The restore did not end in time and was broken off. The copy in host memory is kept"
-            " as long as the process lives; try again, or restart the kernel.",
+            f" as long as the process lives; try again, or restart the {story.whole}.",
             cause,
         )
     return story.end(
@@ -311,6 +326,10 @@ def _not_restored(story: _Story, failure: Answer) -> Outcome:
         cause,
         failure.error,
     )
+
+
+def _restored(story: _Story, stay_locked: bool) -> Plan:
+    return story.end(Result.DONE, "") if stay_locked else (yield from _unlock_to_run(story))
 
 
 def _unlock_to_run(story: _Story) -> Plan:
@@ -338,7 +357,7 @@ def _unlock_to_run(story: _Story) -> Plan:
         Result.STUCK,
         f"Its memory is on the GPU, but the process could not be unlocked"
         f" ({_what(failure, Step.UNLOCK)}): its next CUDA call may hang. Try again, or restart"
-        " the kernel.",
+        f" the {story.whole}.",
         _cause(failure),
         failure.error,
     )
@@ -379,7 +398,7 @@ def _dead(story: _Story, failure: Answer | None = None) -> Outcome:
     story.state = State.FAILED
     return story.end(
         Result.DEAD,
-        "The driver has given this process up: its GPU memory is lost. Restart the kernel.",
+        f"The driver has given this process up: its GPU memory is lost. Restart the {story.whole}.",
         Cause.DRIVER if failure is None else _cause(failure),
         None if failure is None else failure.error,
     )

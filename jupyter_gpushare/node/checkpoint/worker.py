@@ -3,6 +3,9 @@
 Commands come on standard input, answers go to standard output, one JSON object a line. Nothing is
 decided here. If its supervisor dies, the worker ends by itself: at the end of its input, or by its
 own alarm if a call hangs.
+
+It can also start a process tree, and then is an ancestor of all of it: where Yama lets only
+ancestors trace a process, no other worker can act on one that does not let it in.
 """
 
 from __future__ import annotations
@@ -14,16 +17,28 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
+from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
 
-from jupyter_gpushare.protocol.processes import start_time
+from jupyter_gpushare.protocol.processes import (
+    adopt_orphans,
+    start_time,
+    stat_of,
+    tree_of,
+    user_ids,
+)
+
+from .starting import leave
 
 #: Seconds after a call's deadline after which a worker ends itself, if its supervisor did not.
 _ALARM_GRACE: Final = 5
 _STATES: Final = ("running", "locked", "checkpointed", "failed", "checkpointing", "restoring")
 _MIGRATION_BINDINGS: Final = "CUcheckpointGpuPair"
+#: What every process maps that uses CUDA, or has loaded it.
+_LIBRARY: Final = "libcuda.so"
 
 
 class CannotLoad(Exception):
@@ -210,8 +225,79 @@ def _act(driver: Driver, command: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
+# -- process trees -----------------------------------------------------------------------------
+
+
+def listed(roots: list[list[int]], helper: int | None) -> list[list[int]]:
+    """Pid and start time of each process of a tree that has loaded CUDA, and is of our user.
+
+    ``helper``: what this helper's process has for descendants belongs to the tree, too, but for
+    helpers and their workers.
+    """
+    tops = [pid for pid, started in roots if start_time(pid) == started]
+    ours = {os.getuid()}
+    found = []
+    for pid in tree_of(tops if helper is None else [*tops, helper]):
+        started = start_time(pid)
+        if started is not None and user_ids(pid) == ours and _has_cuda(pid):
+            found.append([pid, started])
+    return found
+
+
+def _has_cuda(pid: int) -> bool:
+    """Whether it has loaded CUDA, and is no worker of a helper."""
+    with suppress(OSError), open(f"/proc/{pid}/maps", "rb") as maps:
+        if not any(_LIBRARY.encode() in line for line in maps):
+            return False
+        with open(f"/proc/{pid}/cmdline", "rb") as words:
+            return f"{__package__}.worker".encode() not in words.read().split(b"\0")
+    return False  # it has ended, or is not ours to look at
+
+
+def start(command: dict[str, Any]) -> dict[str, Any]:
+    """Start a tree. Its root's end is said on the descriptor ``told``."""
+    streams, told = command["streams"], command["told"]
+    for descriptor in (*streams, told):
+        os.set_inheritable(descriptor, False)
+    adopt_orphans()
+    try:
+        root = os.posix_spawn(
+            command["program"],
+            command["command"],
+            command["environ"],
+            file_actions=[(os.POSIX_SPAWN_DUP2, old, new) for new, old in enumerate(streams)],
+            setsid=command["session"],
+            setsigmask=(),
+            setsigdef=command["signals"],
+        )
+    except OSError as error:
+        return {"code": error.errno, "error": error.strerror}
+    finally:
+        for descriptor in streams:
+            os.close(descriptor)
+    started = int(stat_of(root)[19])  # also of one that has ended: nobody has waited for it yet
+    threading.Thread(target=_bury, args=(root, told), daemon=True).start()
+    leave(1, 2)
+    return {"code": 0, "error": None, "pid": root, "start_time": started}
+
+
+def _bury(root: int, told: int) -> None:
+    """Wait for the children of this process, which are the tree's root and its orphans."""
+    with suppress(ChildProcessError):  # there is none any more, and so nobody who could leave one
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)) is not None:
+            if ended.si_pid == root:
+                is_exit = ended.si_code == os.CLD_EXITED
+                os.write(told, b"%d\n" % (ended.si_status if is_exit else 128 + ended.si_status))
+            os.waitpid(ended.si_pid, 0)
+
+
 def _answer(driver: Driver | None, command: dict[str, Any]) -> tuple[Driver | None, dict[str, Any]]:
     try:
+        if command["step"] == "start":
+            return driver, start(command)
+        if command["step"] == "list":
+            processes = listed(command["roots"], command["helper"])
+            return driver, {"code": 0, "error": None, "processes": processes}
         driver = driver or Driver()
         if command["step"] == "load":
             return driver, {"code": 0, "error": None}

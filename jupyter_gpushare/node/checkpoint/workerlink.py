@@ -37,9 +37,13 @@ def let_go(process: subprocess.Popen[bytes]) -> None:
 
 
 class WorkerLink:
-    """A worker, started at the first question and again after its death."""
+    """A worker, started at the first question and again after its death.
+
+    ``passes``: the descriptors that the next one is given.
+    """
 
     def __init__(self) -> None:
+        self.passes: tuple[int, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
         self._unburied: list[subprocess.Popen[bytes]] = []
 
@@ -87,6 +91,7 @@ class WorkerLink:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environ,
+            pass_fds=self.passes,
         )
 
     def _read(self, process: subprocess.Popen[bytes], deadline: float) -> dict[str, Any]:
