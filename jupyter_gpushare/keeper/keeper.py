@@ -64,6 +64,10 @@ class Program(Protocol):
     def restarts(self) -> bool:
         """Whether its owner allows that it is ended and started again."""
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether it woke as something else than it was, so that it must be started anew."""
+
     def start(self) -> None:
         """Start it with the GPUs of the lease, and return when it is ready.
 
@@ -201,6 +205,8 @@ class Keeper:
             except ProcessLost:
                 if not self._program.restarts:
                     raise
+                self._stop()
+            if self._program.is_damaged:
                 self._stop()
         if not self._runs:
             self._program.start()

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from ...protocol.checkpoint import Outcome, Result, SeenGpu
 from ...protocol.hostmemory import Room
@@ -25,7 +25,7 @@ from ..adapters.parkers.base import ParkedDamaged, Parker, ParkingError
 from ..errors import GpuShareError
 from ..words.recalls import Need
 from .bystanders import Bystanders, look, tasks_object, threads_object
-from .driver import Ability, DriverCheckpoint, deadline_for
+from .driver import Ability, deadline_for
 from .rungs import ANY, Bounds, CannotGive, Given, Movable, NotBroughtBack, ProcessLost, Rung
 
 #: Bytes to assume for a CUDA context that was not measured: more than any seen so far.
@@ -45,6 +45,19 @@ class Framework:
 Objects = Callable[[Sequence[str], Sequence[SeenGpu]], str | None]
 
 
+class Checkpoints(Protocol):
+    """What checkpoints this process, or one that is kept, as `DriverCheckpoint` does."""
+
+    def probe(self) -> Ability:
+        """Whether the driver can."""
+
+    def park(self, deadline_s: float) -> Outcome:
+        """Everything from the GPUs into host memory."""
+
+    def resume(self, gpu_map: Mapping[str, str] | None, deadline_s: float) -> Outcome:
+        """And back."""
+
+
 class Ladder:
     """Chooses and carries out a rung. Not thread-safe; call it only while no cell runs, or on the
     thread that runs it, at a gate.
@@ -59,7 +72,7 @@ class Ladder:
     def __init__(
         self,
         frameworks: Callable[[], Sequence[Framework]],
-        driver: DriverCheckpoint,
+        driver: Checkpoints,
         say: Callable[[str], None],
         objection: Objects = lambda gpus, seen: None,
         bystanders: Callable[[], Bystanders] = look,
