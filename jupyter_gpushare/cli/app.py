@@ -26,6 +26,7 @@ class GpuShareApp(Verb):
         "release": ("cli.release.ReleaseApp", "Give a lease back."),
         "quota": ("cli.quota.QuotaApp", "Quotas: list, set, unset (administrators)."),
         "gpu": ("cli.gpu.GpuApp", "GPUs: list, drain, resume (administrators)."),
+        "servers": ("cli.servers.ServersApp", "The model servers that you may use."),
         "usage": ("cli.usage.UsageApp", "GPU-hours by environment, held and busy."),
         "run": ("cli.run.RunApp", "Run any command under a lease."),
         "request": ("cli.run.RequestApp", "Open a shell that holds GPUs until you leave it."),

@@ -9,7 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import estimate, history, lease, quota, release, request, status, usage
+    from .api import (
+        estimate,
+        history,
+        lease,
+        quota,
+        release,
+        request,
+        server_token,
+        servers,
+        status,
+        usage,
+    )
     from .decorator import gpu
     from .errors import (
         GpuShareError,
@@ -38,6 +49,8 @@ __all__ = [
     "quota",
     "release",
     "request",
+    "server_token",
+    "servers",
     "status",
     "steps",
     "usage",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..protocol.messages import Method
 from ..protocol.sizes import Memory
 from .acquire import broker
+from .errors import GpuShareError
 from .requests import blocks
 from .requests.blocks import Needs
 from .words.grant import Grant
@@ -189,6 +190,26 @@ def history(limit: int = 50) -> list[dict[str, Any]]:
     """This environment's newest events, newest first. Raises ``NodeUnavailable``."""
     result = broker().call(Method.HISTORY, limit=limit)
     return list(result["events"])
+
+
+def servers() -> list[dict[str, Any]]:
+    """The model servers that you may use: your own, and those shared with a group of yours.
+
+    Each has its ``address``, its ``token``, what it says of its state, and a ``snippet`` of Python
+    that asks it. Raises ``NodeUnavailable``.
+    """
+    return list(broker().call(Method.SERVERS)["servers"])
+
+
+def server_token(address: str) -> str:
+    """What opens the server at ``address``, as ``api_key`` of the package openai takes it.
+
+    Raises ``NodeUnavailable``; ``GpuShareError`` where you may use no server of that address.
+    """
+    for one in servers():
+        if one["address"].rstrip("/") == address.rstrip("/"):
+            return str(one["token"] or "none")
+    raise GpuShareError(f"You may use no server at {address}. `%gpushare servers` lists them.")
 
 
 def usage(since: float | None = None) -> dict[str, Any]:

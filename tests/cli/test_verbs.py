@@ -233,6 +233,20 @@ def test_usage_counts_what_was_held(node: LiveNode) -> None:
     assert "nobody held a GPU" in node.here("usage", "--environment", "nobody-here").stdout
 
 
+def test_servers_are_listed_with_python_that_asks_them(node: LiveNode) -> None:
+    assert "There is no server" in node.here("servers").stdout
+    with node.client() as keeper:
+        task = {"name": "demo", "kind": "server"}
+        lease = keeper.wait(keeper.send(Method.REQUEST, task=task, keeper=True))["lease"]
+        keeper.call(Method.SERVING, lease=lease, address="http://[::1]:8000", token="sk-1")
+        told = node.here("servers").stdout
+        assert "http://[::1]:8000/v1" in told
+        assert "sk-1" not in told
+        (row,) = node.json("servers")["servers"]
+        assert row["token"] == "sk-1"
+        keeper.call(Method.RELEASE, lease=lease)
+
+
 # -- changing --------------------------------------------------------------------------------
 
 

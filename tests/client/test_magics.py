@@ -149,6 +149,24 @@ def test_quota_and_history_and_help(node: RunningNode, kernel: Kernel) -> None:
     assert "%%gpushare" in assistance.rich()[0]["text/html"]
 
 
+def test_servers_are_shown_with_code_that_runs_here(node: RunningNode, kernel: Kernel) -> None:
+    where = "http://127.0.0.1:8000"
+    with Puppet() as puppet:
+        keeper = puppet.client(node.socket, token="alice")
+        asked = keeper.send(Method.REQUEST, task={"name": "<b>", "kind": "server"}, keeper=True)
+        lease = keeper.wait(asked)["lease"]
+        keeper.call(Method.SERVING, lease=lease, address=where, token="sk-1")
+        (bundle,) = kernel.ok("%gpushare servers").rich()
+        assert f'server_token("{where}")' in bundle["text/plain"]
+        assert "&lt;b&gt;" in bundle["text/html"]
+        assert "sk-1" not in str(bundle), "a notebook is kept, and shown to others"
+        code = "from jupyter_gpushare.client import server_token\n"
+        assert "sk-1" in kernel.ok(f"{code}print(server_token('{where}'))").stream()
+        assert "lists them" in str(failed(kernel.run(f"{code}server_token('http://x')")))
+        keeper.call(Method.RELEASE, lease=lease)
+    assert "There is no server" in kernel.ok("%gpushare servers").plain()
+
+
 @pytest.mark.parametrize(
     ("line", "part"),
     [

@@ -65,10 +65,19 @@ VERB_OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "--optimizer": ("sgd", "adam", "adamw"),
         "--loss": (),
     },
+    "servers": {},
     "history": {"--limit": ("20", "50", "200")},
     "help": {},
 }
-_ALONE = ("status", "quota", "release", "cpu", "park", "resume")  # verbs without an argument
+_ALONE = (
+    "status",
+    "quota",
+    "release",
+    "cpu",
+    "park",
+    "resume",
+    "servers",
+)  # verbs without an argument
 MAGICS = ("%gpushare", "%%gpushare")
 _HISTORY = 20  # events shown
 _WITHOUT = (
@@ -221,6 +230,13 @@ class GpuShareMagics(Magics):
 
         status, usage = broker().status(), api.usage()
         self._show(render.quota_text(status, usage), render.quota_html(status, usage))
+
+    def _servers(self, words: list[str]) -> None:
+        from .. import api
+        from ..words import render
+
+        servers = api.servers()
+        self._show(render.servers_text(servers), render.servers_html(servers))
 
     def _history(self, words: list[str]) -> None:
         parser = _Parser("%gpushare history", add_help=False)

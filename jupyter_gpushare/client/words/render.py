@@ -542,6 +542,36 @@ def quota_html(status: Document, usage: Document | None = None) -> str:
     )
 
 
+# -- servers -----------------------------------------------------------------------------------
+
+_SERVERS: Final = (("who", "who"), ("what", "what"), ("address", "where"), ("state", "state"))
+_NO_SERVERS: Final = "There is no server that you may use. `jupyter gpushare serve` starts one."
+
+
+def servers_section(servers: Iterable[Document]) -> Section:
+    """One row a server that one may use."""
+    rows = [tuple(_cell(one, about, 0.0) for _title, about in _SERVERS) for one in servers]
+    titles = tuple(title for title, _about in _SERVERS)
+    return Section("Servers", titles, tuple(rows), empty=_NO_SERVERS)
+
+
+def _snippets(servers: Iterable[Document]) -> list[str]:
+    """Python that asks each of them, line by line as it was sent."""
+    told = (str(one.get("snippet", "")).splitlines() for one in servers)
+    return ["\n".join(plain(line) for line in lines) for lines in told]
+
+
+def servers_text(servers: Sequence[Document]) -> str:
+    """The servers that one may use, for a terminal, with Python that asks them."""
+    return "\n\n".join([section_text(servers_section(servers)), *_snippets(servers)])
+
+
+def servers_html(servers: Sequence[Document]) -> str:
+    """The same for a notebook."""
+    snippets = (f"<pre>{escape(one)}</pre>" for one in _snippets(servers))
+    return page_html(section_html(servers_section(servers)), *snippets)
+
+
 # -- history -------------------------------------------------------------------------------------
 
 
@@ -610,6 +640,10 @@ HELP: Final = (
     (
         "%%gpushare --dry-run",
         "first line of a cell: the same for the model that the cell calls; the cell is not run",
+    ),
+    (
+        "%gpushare servers",
+        "the model servers that you may use, asleep or awake, and Python that asks them",
     ),
     ("%gpushare history --limit 20", "what happened to your requests and leases"),
     ("%%gpushare --gpus 2", "first line of a cell: hold a lease for that cell only"),

@@ -1,0 +1,23 @@
+"""``jupyter gpushare servers``: the model servers that you may use, and how."""
+
+from __future__ import annotations
+
+from ..console.node import connect
+from ..console.verb import Verb
+from ..protocol.messages import Method
+
+
+class ServersApp(Verb):
+    """The model servers that you may use."""
+
+    name = "servers"
+    description = """List the model servers of this host that you may use, asleep or awake: your
+    own, and those that are shared with a group of yours. Below the list stands Python that asks
+    each of them. With --json their tokens are told, too."""
+
+    def run(self, arguments: list[str]) -> int:
+        from ..client.words.render import servers_text
+
+        with connect() as node:
+            answer = node.call(Method.SERVERS)
+        return self.say(answer, servers_text(answer["servers"]))
