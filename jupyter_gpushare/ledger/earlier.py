@@ -27,6 +27,8 @@ EARLIER: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "ProcessFlagged": ("FlagMoved", {"phase": "raised"}),
     "FlagActed": ("FlagMoved", {"phase": "acted"}),
     "FlagCleared": ("FlagMoved", {"phase": "cleared"}),
+    "MemberJoined": ("MembersChanged", {}),
+    "MemberLeft": ("MembersChanged", {"worker": None}),
     "RebuildBegun": ("RebuildChanged", {}),
     "RebuildEnded": ("RebuildChanged", {"until": None}),
     "LeaseRebuilt": ("LeasePresented", {}),

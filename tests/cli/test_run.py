@@ -321,7 +321,7 @@ def killed(node: LiveNode) -> tuple[subprocess.Popen[str], dict[str, Any]]:
 
         def has_joined() -> bool:
             events = looks.call(Method.HISTORY)["events"]
-            return any(event["kind"] == "MemberJoined" for event in events)
+            return any(event["what"] == "process joined" for event in events)
 
         until(has_joined, "the command has joined")
     alice.kill()

@@ -353,11 +353,11 @@ def test_each_event_is_told_here_and_in_the_log_or_says_why_not(
 
 
 def test_a_record_of_another_release_is_told_as_far_as_it_is_understood() -> None:
-    known = to_record(ev.MemberLeft(1.0, LEASE, ProcessId("b", 7, 1)), wall=5.0)
+    known = to_record(ev.LeaseInherited(1.0, LEASE, WHO, ProcessId("b", 7, 1)), wall=5.0)
     more = dataclasses.replace(known, data={**known.data, "new": 1})
-    assert entry(more, TELLING)["text"] == "process 7 ended"
+    assert entry(more, TELLING)["text"] == "the process that asked has ended, and process 7 goes on"
     other = dataclasses.replace(known, data={"process": "?"})
-    assert entry(other, TELLING)["what"] == "process ended"
+    assert entry(other, TELLING)["what"] == "lease inherited"
     unknown = dataclasses.replace(known, kind="Unheard")
     assert [entry(unknown, TELLING)[part] for part in ("what", "text")] == ["Unheard"] * 2
 

@@ -129,7 +129,7 @@ def test_memory_and_utilisation_are_told_though_nothing_happens(
 def history(node: RunningNode) -> list[dict[str, Any]]:
     with node.client() as client:
         events = client.call(Method.HISTORY, limit=100)["events"]
-    return [event for event in events if event["kind"] != "MemberJoined"]
+    return [event for event in events if event["kind"] != "MembersChanged"]
 
 
 def quiet(watcher: NodeClient, node: RunningNode) -> None:

@@ -146,7 +146,7 @@ def goes_on(draft: Draft, lease: Lease) -> bool:
     heir = min(others, key=lambda one: (one in lease.workers, one.start_time, one))
     if lease.id in draft.state.queue.waiting:  # nobody is left who could bring it back
         draft.emit(ev.ResumeCancelled(draft.at, lease.id, lease.environment))
-    draft.emit(ev.MemberLeft(draft.at, lease.id, task))
+    draft.emit(ev.MembersChanged(draft.at, lease.id, task, None))
     draft.emit(ev.LeaseInherited(draft.at, lease.id, lease.environment, heir))
     return True
 

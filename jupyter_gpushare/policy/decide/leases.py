@@ -41,7 +41,7 @@ def _attach(draft: Draft, command: cmd.Attach) -> Decision:
     if succeeds and lease.inherited_at is None:
         return Refuse(RefusalReason.NOT_ALLOWED, texts.kept_text(lease.task.process.pid))
     if command.process not in lease.members:
-        draft.emit(ev.MemberJoined(draft.at, lease.id, command.process, command.worker))
+        draft.emit(ev.MembersChanged(draft.at, lease.id, command.process, command.worker))
     if succeeds:
         who = (lease.id, lease.environment, command.process)
         draft.emit(ev.LeaseInherited(draft.at, *who, keeper=True))

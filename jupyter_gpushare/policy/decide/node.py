@@ -153,7 +153,7 @@ def _process_gone(draft: Draft, command: cmd.ProcessGone) -> Decision:
         is_task = lease.task.process == command.process
         if is_task and goes_on(draft, lease):
             continue
-        draft.emit(ev.MemberLeft(draft.at, name, command.process))
+        draft.emit(ev.MembersChanged(draft.at, name, command.process, None))
         if is_task and lease.phase is not LeasePhase.ENDED:
             draft.end(lease, EndReason.PROCESS_GONE, "its process is gone")
     if names:

@@ -246,7 +246,7 @@ def _again(
     members = {task.process} if known is None else known.members
     for process in voucher.members:
         if process not in members:
-            yield ev.MemberJoined(at, name, process)
+            yield ev.MembersChanged(at, name, process)
     parts = _needed(command, config)
     for gpu in sorted(beyond.keys() & {part.gpu for part in parts}):
         books = state.gpus[gpu]

@@ -229,28 +229,22 @@ def _reserved(state: State, lease: Lease, gpu: GpuUuid, size: Bytes, more: int) 
     return memory.lifted(state, key, replace(grown_held, lifted=lifted))
 
 
-@evolves(ev.MemberJoined)
-def _member_joined(state: State, event: ev.MemberJoined) -> State:
-    lease = lease_of(state, event.lease)
+@evolves(ev.MembersChanged)
+def _members_changed(state: State, event: ev.MembersChanged) -> State:
+    lease, one = lease_of(state, event.lease), {event.process}
+    if event.worker is None:
+        lease = replace(lease, members=lease.members - one, workers=lease.workers - one)
+        return turns.leader_left(put_lease(state, lease), lease, event.process, event.at)
     if event.process in lease.members:
         return state
-    workers = lease.workers | ({event.process} if event.worker else set())
-    members = lease.members | {event.process}
-    lease = replace(lease, members=members, workers=workers, joined_at=event.at)
+    workers = lease.workers | one if event.worker else lease.workers
+    lease = replace(lease, members=lease.members | one, workers=workers, joined_at=event.at)
     for part in lease.allocations:
         claim = state.claims.get((lease.id, part.gpu))
         if claim is not None and claim.measured is not None:
             measured = replace(claim.measured, others=None)
             state = changed_claim(state, lease.id, part.gpu, measured=measured)
     return put_lease(state, lease)
-
-
-@evolves(ev.MemberLeft)
-def _member_left(state: State, event: ev.MemberLeft) -> State:
-    lease = lease_of(state, event.lease)
-    gone = {event.process}
-    lease = replace(lease, members=lease.members - gone, workers=lease.workers - gone)
-    return turns.leader_left(put_lease(state, lease), lease, event.process, event.at)
 
 
 @evolves(ev.LeaseInherited)

@@ -336,7 +336,7 @@ def _joined(state: State, seen: dict[GpuUuid, Parts], at: float) -> Iterator[ev.
         lease = state.leases[name]
         # Start time 0: it cannot be told apart from a later process with its number.
         if lease.phase is LeasePhase.HELD and process not in lease.members and process.start_time:
-            yield ev.MemberJoined(at, name, process)
+            yield ev.MembersChanged(at, name, process)
 
 
 def _work(state: State, seen: dict[GpuUuid, Parts], at: float) -> Iterator[ev.Event]:

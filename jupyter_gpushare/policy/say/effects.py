@@ -85,7 +85,10 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
     match event:
         case ev.LeaseQueued():
             yield WatchProcess(event.task.process)
-        case ev.MemberJoined():
+        case ev.MembersChanged(worker=None):
+            if event.lease in state.leases:
+                yield Measure()
+        case ev.MembersChanged():
             yield WatchProcess(event.process)
         case ev.LeaseEnded():
             lease = state.leases.get(event.lease)
@@ -122,9 +125,6 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
             if event.reason is not TurnEnd.DONE:
                 yield TellTurn(event.lease)
             if event.reason in (TurnEnd.IDLE, TurnEnd.STALLED):
-                yield Measure()
-        case ev.MemberLeft():
-            if event.lease in state.leases:
                 yield Measure()
         case ev.HeartbeatLost():
             yield Measure()

@@ -195,9 +195,9 @@ def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
         _urgent_at(state, waiting) if waiting and not parked else 0,
     )
     for process in sorted(lease.members - {lease.task.process}):
-        yield ev.MemberJoined(lease.changed_at, lease.id, process, process in lease.workers)
+        yield ev.MembersChanged(lease.changed_at, lease.id, process, process in lease.workers)
     if lease.task.process not in lease.members:
-        yield ev.MemberLeft(lease.changed_at, lease.id, lease.task.process)
+        yield ev.MembersChanged(lease.changed_at, lease.id, lease.task.process, None)
     if lease.granted_at is None:
         return
     yield ev.LeaseGranted(

@@ -449,29 +449,23 @@ class LeaseGranted(ChangesUse):
 
 
 @recorded(
-    "process joined",
-    "process {process.pid} joined",
-    log=debug("lease.joined", "lease", pid="process.pid"),
+    OneOf("worker", {None: "process ended"}, "process joined"),
+    OneOf("worker", {None: "process {process.pid} ended"}, "process {process.pid} joined"),
+    log=line(
+        Level.DEBUG,
+        OneOf("worker", {None: "lease.left"}, "lease.joined"),
+        "lease",
+        pid="process.pid",
+    ),
 )
-class MemberJoined(AboutLease):
-    """A process joined a lease: a child of the task, or the task's own new process.
+class MembersChanged(AboutLease):
+    """A process joined a lease, a child of the task or the task's own new process, or it is gone.
 
-    ``worker``: a child that is to end with its parent.
+    ``worker``: a child that is to end with its parent, or another one; ``None``: it is gone.
     """
 
     process: ProcessId
-    worker: bool = since(3, False)
-
-
-@recorded(
-    "process ended",
-    "process {process.pid} ended",
-    log=debug("lease.left", "lease", pid="process.pid"),
-)
-class MemberLeft(AboutLease):
-    """A process of a lease is gone."""
-
-    process: ProcessId
+    worker: bool | None = since(3, False)
 
 
 @recorded(
