@@ -12,7 +12,7 @@ from ..words.moves import move
 from ..words.recalls import FREES, Give, Why
 from ..words.turns import TURN_MOVES, Lock, Taker, Turn, TurnEnd, TurnPhase
 from . import recalls
-from .steps import changed, changed_claim, drop, evolves, lease_of, seen_at, uses
+from .steps import changed, changed_claim, claim_of, drop, evolves, lease_of, seen_at, uses
 
 
 @evolves(ev.MemoryReported)
@@ -25,7 +25,8 @@ def memory_reported(state: State, event: ev.MemoryReported) -> State:
 @evolves(ev.ClaimMeasured)
 def claim_measured(state: State, event: ev.ClaimMeasured) -> State:
     measured = Measured(event.memory, event.others)
-    return changed_claim(state, event.lease, event.gpu, measured=measured)
+    left = None if event.cleared else claim_of(state, event.lease, event.gpu).left
+    return changed_claim(state, event.lease, event.gpu, measured=measured, left=left)
 
 
 @evolves(ev.TurnsJoined)
@@ -208,8 +209,3 @@ def turn_overran(state: State, event: ev.TurnOverran) -> State:
     if event.others:  # it need not have had the turn
         return no_turn(state, event.lease, event.at)
     return _turn_phase(state, event.lease, TurnPhase.REST, event.at)
-
-
-@evolves(ev.LeftGone)
-def left_gone(state: State, event: ev.LeftGone) -> State:
-    return changed_claim(state, event.lease, event.gpu, left=None)

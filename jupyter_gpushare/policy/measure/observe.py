@@ -458,13 +458,12 @@ def _takers(
             used = parts.by_lease.get(name)
             others = _others_compute(state, name, parts, at)
             now = Measured(None if used is None else Bytes(used), others)
-            if _is_news(claim.measured, now, config.measure_granularity):
-                yield ev.ClaimMeasured(at, name, part.gpu, now.memory, others)
             share = state.gpus[part.gpu].shares.get(name)
             is_there = name in parts.present or parts.opaque
             cleared = share is not None and used is not None and used <= share.persistent
-            if claim.left is not None and claim.left < at and (cleared or not is_there):
-                yield ev.LeftGone(at, name, part.gpu)
+            gone = claim.left is not None and claim.left < at and (cleared or not is_there)
+            if gone or _is_news(claim.measured, now, config.measure_granularity):
+                yield ev.ClaimMeasured(at, name, part.gpu, now.memory, others, gone)
             if others and taker.leader is not None and not taker.overran:
                 yield ev.TurnOverran(at, name, state.leases[name].environment, others=True)
                 break

@@ -1012,11 +1012,13 @@ class ClaimMeasured(AboutLease):
     """Bytes that a task which can take turns was measured with on a GPU; ``None``: unknown.
 
     ``others``: another process than the task's own has something there; ``None``: unknown.
+    ``cleared``: the memory is gone that it had not cleared after its turn.
     """
 
     gpu: GpuUuid
     memory: Bytes | None
     others: bool | None = None
+    cleared: bool = False
 
 
 @recorded(
@@ -1102,13 +1104,6 @@ class TurnOverran(OfLease):
     """
 
     others: bool = since(3, False)
-
-
-@measured()
-class LeftGone(AboutLease):
-    """A measurement shows that memory which a task had not cleared after its turn is gone."""
-
-    gpu: GpuUuid
 
 
 @recorded(
