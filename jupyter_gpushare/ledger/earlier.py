@@ -27,6 +27,7 @@ EARLIER: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "ProcessFlagged": ("FlagMoved", {"phase": "raised"}),
     "FlagActed": ("FlagMoved", {"phase": "acted"}),
     "FlagCleared": ("FlagMoved", {"phase": "cleared"}),
+    "LeaseOutlived": ("ResidueFound", {"why": None}),
     "MemberJoined": ("MembersChanged", {}),
     "MemberLeft": ("MembersChanged", {"worker": None}),
     "RebuildBegun": ("RebuildChanged", {}),

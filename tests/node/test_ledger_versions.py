@@ -180,6 +180,7 @@ SAID: dict[str, tuple[dict[str, Any], str]] = {
     "ProcessFlagged": ({**FLAG, "memory": 1}, "process 7 on G: squatter"),
     "FlagActed": (FLAG, "acted against process 7 on G"),
     "FlagCleared": (FLAG, "process 7 on G is within bounds again"),
+    "LeaseOutlived": ({}, "has ended, and its process still has memory on the GPUs"),
     "MemberJoined": ({"process": FLAG["process"], "worker": True}, "process 7 joined"),
     "MemberLeft": ({"process": FLAG["process"]}, "process 7 ended"),
     "RebuildBegun": (
@@ -195,7 +196,7 @@ SAID: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_only_the_release_before_wrote_is_told_in_its_words(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path / "ledger.sqlite")
     for kind, (data, _text) in SAID.items():
-        environment = "alice" if kind.startswith(("Quota", "LeaseR", "RebuildR")) else None
+        environment = "alice" if kind.startswith(("Quota", "Lease", "RebuildR")) else None
         lease = "l" if kind.startswith(("Lease", "Member", "RebuildR")) else None
         ledger.append([Record(kind, 1.0, 1.7e9, environment, lease, {**data, "v": 3})])
     told = ledger.history(None, len(SAID))[::-1]

@@ -145,11 +145,6 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
     return state
 
 
-@evolves(ev.LeaseOutlived)
-def _lease_outlived(state: State, event: ev.LeaseOutlived) -> State:
-    return changed(state, event.lease, outlived=True)
-
-
 @evolves(ev.LeaseRestored)
 def _lease_restored(state: State, event: ev.LeaseRestored) -> State:
     return changed(_paced(state, event.memory, event.seconds), event.lease, parked=None)

@@ -39,7 +39,12 @@ from .steps import (
 
 @evolves(ev.ResidueFound)
 def _residue_found(state: State, event: ev.ResidueFound) -> State:
-    """The memory there belongs to the task again, so that it can go on, or be asked for it."""
+    """The memory there belongs to the task again, so that it can go on, or be asked for it.
+
+    Where the lease has ended it stays a leftover, of which it is known what it is.
+    """
+    if event.why is None:
+        return changed(state, event.lease, outlived=True)
     before = lease_of(state, event.lease)
     parked = replace(before.parked or Parked(Rung.RELEASE), stayed=True)
     lease = replace(before, parked=parked, changed_at=event.at)

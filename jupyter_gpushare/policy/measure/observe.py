@@ -423,7 +423,7 @@ def _outlived(
             for gpu in there:
                 yield from _keeps_left(state, name, gpu, seen[gpu], at, config)
             if not lease.outlived:
-                yield ev.LeaseOutlived(at, name, lease.environment)
+                yield ev.ResidueFound(at, name, lease.environment, None)
 
 
 def _is_outlived(state: State, lease: Lease, gpu: GpuUuid, parts: Parts | None, at: float) -> bool:

@@ -242,7 +242,7 @@ def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
         reason = lease.end_reason or EndReason.RELEASED
         yield ev.LeaseEnded(lease.changed_at, lease.id, lease.environment, reason, "")
         if lease.outlived:
-            yield ev.LeaseOutlived(lease.changed_at, lease.id, lease.environment)
+            yield ev.ResidueFound(lease.changed_at, lease.id, lease.environment, None)
     for part in lease.allocations:
         claim = state.claims.get((lease.id, part.gpu))
         if claim is None:

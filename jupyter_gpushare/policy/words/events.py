@@ -832,23 +832,25 @@ class LeaseParked(ChangesUse):
 
 
 @recorded(
-    "left memory on a GPU",
-    "still has memory on the GPUs that it gave back",
-    log=warning("lease.still_there", *WHO),
+    OneOf("why", {None: "ended and left memory"}, "left memory on a GPU"),
+    OneOf(
+        "why",
+        {None: "has ended, and its process still has memory on the GPUs"},
+        "still has memory on the GPUs that it gave back",
+    ),
+    log=line(
+        OneOf("why", {None: Level.INFO}, Level.WARNING),
+        OneOf("why", {None: "lease.outlived"}, "lease.still_there"),
+        *WHO,
+    ),
 )
 class ResidueFound(OfLease):
-    """A parked task said that it left nothing on its GPUs, and measurements show that it did."""
+    """A parked task said that it left nothing on its GPUs, and measurements show that it did.
 
-    why: str
+    ``why`` is for people. ``None``: its lease has ended, and its process goes on and has it.
+    """
 
-
-@recorded(
-    "ended and left memory",
-    "has ended, and its process still has memory on the GPUs",
-    log=info("lease.outlived", *WHO),
-)
-class LeaseOutlived(OfLease):
-    """A lease has ended and its process goes on: what that left on its GPUs is measured."""
+    why: str | None
 
 
 @recorded(
