@@ -12,8 +12,9 @@ _UNSET: Final = {"quota": None}
 _BACK: Final = {"reason": None}
 #: Today's kind, and the fields that the old one said by its name.
 EARLIER: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
-    "GpuLost": ("GpuProblemChanged", {}),
-    "GpuRestored": ("GpuProblemChanged", {"problem": None}),
+    "GpuLost": ("ProblemChanged", {}),
+    "GpuRestored": ("ProblemChanged", {"problem": None}),
+    "GrantingChanged": ("ProblemChanged", {"gpu": None}),
     "GpuTakenOut": ("ServiceChanged", {}),
     "GpuPutBack": ("ServiceChanged", _BACK),
     "NodeTakenOut": ("ServiceChanged", {"gpu": None}),

@@ -51,7 +51,7 @@ from ..policy.measure import stillness
 from ..policy.say.effects import Effect, LookAtBudgets, Measure, Signal, WatchProcess
 from ..policy.words import commands as cmd
 from ..policy.words.config import PolicyConfig
-from ..policy.words.events import AboutLease, Event, GrantingChanged
+from ..policy.words.events import AboutLease, Event, ProblemChanged
 from ..policy.words.model import (
     EnvironmentName,
     Gpu,
@@ -463,7 +463,7 @@ class Manager:
         # The stop itself is history too; and while it waits to be written, the disk is tried.
         self._backlog += [e for o in (stopped, *outcomes) for e in o.events if e.DURABLE]
         if not self._backlog:
-            self._backlog.append(GrantingChanged(self.clock.boot(), str(failure)))
+            self._backlog.append(ProblemChanged(self.clock.boot(), None, str(failure)))
         refusal = core.unavailable(str(failure))
         return state, [
             by_command.get(id(command)) or Outcome(command, refusal, (), ()) for command in commands

@@ -155,6 +155,7 @@ FLAG = {"gpu": "G", "process": {"boot_id": "b", "pid": 7, "start_time": 1}, "kin
 SAID: dict[str, tuple[dict[str, Any], str]] = {
     "GpuLost": ({"gpu": "G", "problem": "off"}, "G takes no new leases: off"),
     "GpuRestored": ({"gpu": "G"}, "G works again"),
+    "GrantingChanged": ({"problem": "no disk"}, "nothing is granted: no disk"),
     "GpuTakenOut": (
         {"gpu": "G", "reason": "dust", "by": "root", "with_node": True},
         "root took G out of service: dust",

@@ -40,7 +40,7 @@ def _start(draft: Draft, command: cmd.Start) -> Decision:
         for owner, uuid in tuple(draft.state.claims):
             draft.emit(ev.ClaimMoved(draft.at, owner, uuid, ClaimPhase.GONE))
     if draft.state.problem is not None:
-        draft.emit(ev.GrantingChanged(draft.at, None))
+        draft.emit(ev.ProblemChanged(draft.at, None, None))
     for name, turn in sorted(draft.state.turns.items()):
         if turn.lock is not None:  # the end of our connections has unlocked it
             draft.emit(ev.TurnUnlocked(draft.at, name))
@@ -69,14 +69,14 @@ def _list_gpus(draft: Draft, gpus: Iterable[Gpu]) -> None:
         if known is None or known.gpu != gpu:
             draft.emit(ev.GpuFound(draft.at, gpu))
         if known is not None and known.problem == texts.NOT_IN_NODE:
-            draft.emit(ev.GpuProblemChanged(draft.at, uuid, None))
+            draft.emit(ev.ProblemChanged(draft.at, uuid, None))
     for uuid, books in tuple(draft.state.gpus.items()):
         if uuid in present:
             continue
         if not books.reserved:
             draft.emit(ev.GpuRemoved(draft.at, uuid))
         elif books.problem != texts.NOT_IN_NODE:  # also what a parked or ended task left there
-            draft.emit(ev.GpuProblemChanged(draft.at, uuid, texts.NOT_IN_NODE))
+            draft.emit(ev.ProblemChanged(draft.at, uuid, texts.NOT_IN_NODE))
     out_of_service.keep_out(draft)
 
 
@@ -210,7 +210,7 @@ def _end_waits(draft: Draft) -> None:
 @decides(cmd.SetGranting)
 def _set_granting(draft: Draft, command: cmd.SetGranting) -> Decision:
     if command.problem != draft.state.problem:
-        draft.emit(ev.GrantingChanged(draft.at, command.problem))
+        draft.emit(ev.ProblemChanged(draft.at, None, command.problem))
         serve(draft)
     return Done()
 

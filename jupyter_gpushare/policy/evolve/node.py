@@ -40,8 +40,10 @@ def _gpu_removed(state: State, event: ev.GpuRemoved) -> State:
     return replace(state, gpus=state.gpus.delete(event.gpu))
 
 
-@evolves(ev.GpuProblemChanged)
-def _gpu_problem_changed(state: State, event: ev.GpuProblemChanged) -> State:
+@evolves(ev.ProblemChanged)
+def _problem_changed(state: State, event: ev.ProblemChanged) -> State:
+    if event.gpu is None:
+        return replace(state, problem=event.problem)
     return put_books(state, replace(books_of(state, event.gpu), problem=event.problem))
 
 
@@ -60,11 +62,6 @@ def _service_changed(state: State, event: ev.ServiceChanged) -> State:
 def _unleased_changed(state: State, event: ev.UnleasedChanged) -> State:
     books = books_of(state, event.gpu)
     return put_books(state, replace(books, unleased=event.memory, system=event.system))
-
-
-@evolves(ev.GrantingChanged)
-def _granting_changed(state: State, event: ev.GrantingChanged) -> State:
-    return replace(state, problem=event.problem)
 
 
 @evolves(ev.FlagMoved)

@@ -92,11 +92,11 @@ def observe(
             continue
         if reading.problem is not None:
             if books.problem != reading.problem:
-                yield ev.GpuProblemChanged(at, reading.uuid, reading.problem)
+                yield ev.ProblemChanged(at, reading.uuid, reading.problem)
             yield from _gone_with_their_process(state, reading.uuid, at)
             continue
         if books.problem is not None:
-            yield ev.GpuProblemChanged(at, reading.uuid, None)
+            yield ev.ProblemChanged(at, reading.uuid, None)
         parts = _sort(state, reading, config)
         seen[reading.uuid] = parts
         yield from _unleased(state, reading, books, parts, at, config)

@@ -72,7 +72,7 @@ def _summary(state: State) -> Iterator[ev.Event]:
     yield from _promises(state)
     for gpu in sorted(state.gpus.values(), key=lambda books: books.gpu.order):
         if gpu.problem is not None:
-            yield ev.GpuProblemChanged(at, gpu.gpu.uuid, gpu.problem)
+            yield ev.ProblemChanged(at, gpu.gpu.uuid, gpu.problem)
     for uuid, out in sorted(state.out.items()):
         yield ev.ServiceChanged(at, uuid, out.reason, out.by, out.with_node)
     if state.drained is not None:

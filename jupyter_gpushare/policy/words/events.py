@@ -156,23 +156,35 @@ class GpuRemoved(OfGpu):
 
 
 @recorded(
-    OneOf("problem", {None: "GPU works again"}, "GPU lost"),
     OneOf(
-        "problem",
-        {None: "{gpu:gpu} works again"},
-        "{gpu:gpu} takes no new leases: {problem}",
+        "gpu",
+        {None: "granting stopped or goes on"},
+        OneOf("problem", {None: "GPU works again"}, "GPU lost"),
+    ),
+    OneOf(
+        "gpu",
+        {None: OneOf("problem", {None: "granting goes on"}, "nothing is granted: {problem}")},
+        OneOf(
+            "problem",
+            {None: "{gpu:gpu} works again"},
+            "{gpu:gpu} takes no new leases: {problem}",
+        ),
     ),
     log=line(
         OneOf("problem", {None: Level.INFO}, Level.ERROR),
-        OneOf("problem", {None: "gpu.restored"}, "gpu.lost"),
+        OneOf("gpu", {None: "granting"}, OneOf("problem", {None: "gpu.restored"}, "gpu.lost")),
         "gpu",
         "problem",
     ),
     moves_queue=True,
 )
-class GpuProblemChanged(OfGpu):
-    """A GPU takes no new leases while ``problem`` says why; ``None``: it works again."""
+class ProblemChanged(Event):
+    """A GPU takes no new leases while ``problem`` says why; ``None``: it works again.
 
+    ``gpu`` is ``None`` for the whole node, which grants nothing meanwhile.
+    """
+
+    gpu: GpuUuid | None
     problem: str | None
 
 
@@ -1202,18 +1214,6 @@ class BudgetChanged(Event):
     level: BudgetLevel
     spent: float
     budget: float | None
-
-
-@recorded(
-    "granting stopped or goes on",
-    OneOf("problem", {None: "granting goes on"}, "nothing is granted: {problem}"),
-    log=line(OneOf("problem", {None: Level.INFO}, Level.ERROR), "granting", "problem"),
-    moves_queue=True,
-)
-class GrantingChanged(Event):
-    """No lease is granted while ``problem`` says why; ``None``: granting goes on."""
-
-    problem: str | None
 
 
 @recorded(

@@ -165,7 +165,7 @@ def plans(data: bytes) -> None:
 
 
 EVENTS: tuple[ev.Event, ...] = (
-    ev.GrantingChanged(1.0, "full"),
+    ev.ProblemChanged(1.0, None, "full"),
     ev.BootSeen(1.0, "boot", 3600.0),
 )
 
