@@ -162,7 +162,7 @@ def play(story: Story, stack: ExitStack, folder: Path) -> tuple[Side, Side]:
     ladder = list(range(shares[0], shares[0] + 10 * len(shares), 10))
     check(len(shares) >= 3, "her share was raised twice at least")
     check(shares == ladder, "each time by ten hundredths, and no more than was needed at once")
-    (over,) = wait_until("a verdict", lambda: kept.written("PromiseEnded"), PATIENCE)
+    over = wait_until("a verdict", lambda: kept.moved("after"), PATIENCE)
     check("kept" in over["text"], f"the node manager wrote down: {over['text']}")
     tell("without the loop", "the same on a node where promises may claim 10 % and no more")
     missed_at = wait_until("a verdict", lambda: missed.moved("was missed"), PATIENCE)

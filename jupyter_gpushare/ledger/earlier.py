@@ -31,6 +31,7 @@ EARLIER: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "LeaseOutlived": ("ResidueFound", {"why": None}),
     "MemberJoined": ("MembersChanged", {}),
     "MemberLeft": ("MembersChanged", {"worker": None}),
+    "PromiseEnded": ("PromiseMoved", {}),
     "RebuildBegun": ("RebuildChanged", {}),
     "RebuildEnded": ("RebuildChanged", {"until": None}),
     "LeaseRebuilt": ("LeasePresented", {}),

@@ -233,7 +233,7 @@ class VirtualNode(World[_Run]):
                 self._claim_moved(event)  # type: ignore[arg-type]
             elif kind is ev.RecallMoved and event.phase is RecallPhase.TOLD:  # type: ignore[attr-defined]
                 self._after(0.0, self._asked, self._runs[event.lease])  # type: ignore[attr-defined]
-            elif kind is ev.PromiseEnded:
+            elif kind is ev.PromiseMoved:
                 self._promise_over(event)  # type: ignore[arg-type]
             elif kind is ev.LimitTold:
                 self._after(0.0, self._told, event)
@@ -550,8 +550,8 @@ class VirtualNode(World[_Run]):
         done = int(STEPS * (1.0 - left / whole) + RESOLUTION)
         self._says(run, cmd.ReportProgress, done, STEPS, whole / STEPS)
 
-    def _promise_over(self, event: ev.PromiseEnded) -> None:
-        if event.named:
+    def _promise_over(self, event: ev.PromiseMoved) -> None:
+        if event.named and event.seconds is not None:
             self.tally.made += 1
             self.tally.kept += event.state is PromiseState.KEPT
 

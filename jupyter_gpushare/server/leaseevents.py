@@ -19,8 +19,8 @@ from jupyter_gpushare.protocol.background import Background
 SCHEMA_ID = "https://events.jupyter.org/jupyter_gpushare/lease/v1"
 SCHEMA_PATH = Path(__file__).parent / "events" / "lease.v1.yaml"
 
-#: What only the history tells.
-_READ = {"RequestRefused": "refused", "PromiseEnded": "promise"}
+#: What only the history tells, in its words for what happened.
+_READ = {"request refused": "refused", "promise over": "promise"}
 _OVER = ("ended", "draining")  # states of a lease that is over, even if it still drains
 
 
@@ -157,7 +157,7 @@ class LeaseEvents:
             row["lease"]: row for row in rows if row["kind"] == "LeaseEnded" and row["lease"]
         }
         for row in fresh:
-            if (action := _READ.get(row["kind"])) is not None:
+            if (action := _READ.get(row.get("what", ""))) is not None:
                 names = ("environment", "lease", "at")
                 data = {name: row[name] for name in names if row.get(name) is not None}
                 self._send({"action": action, **data, "message": row["text"]})

@@ -184,6 +184,11 @@ SAID: dict[str, tuple[dict[str, Any], str]] = {
     "LeaseOutlived": ({}, "has ended, and its process still has memory on the GPUs"),
     "MemberJoined": ({"process": FLAG["process"], "worker": True}, "process 7 joined"),
     "MemberLeft": ({"process": FLAG["process"]}, "process 7 ended"),
+    "PromiseEnded": (
+        {"state": "missed", "named": True, "seconds": 61.0, "why": "slow"},
+        "after 1 min its promise was missed: its steps take so long that all of the GPU would not "
+        "be enough",
+    ),
     "RebuildBegun": (
         {"until": 9.0},
         "the ledger is new, or an older copy: programs may present the leases that it lacks",
@@ -197,8 +202,10 @@ SAID: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_only_the_release_before_wrote_is_told_in_its_words(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path / "ledger.sqlite")
     for kind, (data, _text) in SAID.items():
-        environment = "alice" if kind.startswith(("Quota", "Lease", "RebuildR")) else None
-        lease = "l" if kind.startswith(("Lease", "Member", "RebuildR")) else None
+        environment = (
+            "alice" if kind.startswith(("Quota", "Lease", "Promise", "RebuildR")) else None
+        )
+        lease = "l" if kind.startswith(("Lease", "Member", "Promise", "RebuildR")) else None
         ledger.append([Record(kind, 1.0, 1.7e9, environment, lease, {**data, "v": 3})])
     told = ledger.history(None, len(SAID))[::-1]
     ledger.close()

@@ -74,7 +74,7 @@ def test_without_the_loop_it_misses_and_says_so_at_once() -> None:
     node.run(180)  # she takes longer than she said at first, so she no longer goes first by that
     assert node.shares(alice) == [30]
     assert node.ended(alice) is PromiseState.MISSED
-    told = node.world.of(ev.PromiseMoved)
+    told = node.moved()
     assert [(one.state, one.why) for one in told[:1]] == [(PromiseState.LATE, Cause.QUOTA)]
     assert told[0].at < made + 40.0, "long before the deadline"
     assert told[0].ends is not None
@@ -212,7 +212,7 @@ def test_batch_shrinks_then_stops_and_comes_back_to_the_queue() -> None:
     assert min(node.shares(batch)) == 30, "down to its least share"
     asked = [event for event in node.world.of(ev.RecallMoved) if event.give is Give.STOP]
     assert [(one.lease, one.why) for one in asked] == [(batch.actor.lease, Why.PROMISED)]
-    assert Cause.STOPPING in {one.why for one in node.world.of(ev.PromiseMoved)}, "that is said"
+    assert Cause.STOPPING in {one.why for one in node.moved()}, "that is said"
     node.stop(batch)
     again = Request(1, 8 * GIB, BATCH, stops=True, expected=(Expected(KIND, 70, GIB),))
     decision = node.world.request("bob", 9, again)
@@ -229,7 +229,7 @@ def test_batch_shrinks_then_stops_and_comes_back_to_the_queue() -> None:
 def test_batch_that_cannot_stop_is_never_stopped_and_that_is_said() -> None:
     node, _alice, batch = batch_beside(stops=False)
     node.run(95)
-    told = node.world.of(ev.PromiseMoved)
+    told = node.moved()
     assert (told[0].state, told[0].why) == (PromiseState.LATE, Cause.BATCH)
     assert told[-1].state is PromiseState.MISSED
     assert batch.actor.lease in node.world.state.leases

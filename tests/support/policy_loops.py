@@ -89,8 +89,12 @@ class Loops:
 
     def ended(self, loop: Loop) -> PromiseState | None:
         """How its promise ended."""
-        ends = self.world.of(ev.PromiseEnded)
-        return next((one.state for one in ends[::-1] if one.lease == loop.actor.lease), None)
+        mine = [one for one in self.world.of(ev.PromiseMoved) if one.lease == loop.actor.lease]
+        return next((one.state for one in mine[::-1] if one.seconds is not None), None)
+
+    def moved(self) -> list[ev.PromiseMoved]:
+        """How it stood otherwise with a promise that was not over."""
+        return [one for one in self.world.of(ev.PromiseMoved) if one.seconds is None]
 
     def run(self, seconds: float) -> None:
         """All compute as their turns allow."""

@@ -20,7 +20,7 @@ from ...policy.words.events import (
     LeaseEnded,
     LeaseGranted,
     LeaseQueued,
-    PromiseEnded,
+    PromiseMoved,
     ResumeCancelled,
     ResumeQueued,
 )
@@ -91,7 +91,7 @@ class Lately:
                 self.add(wanted, wall, event.at - at)
             case LeaseEnded() | ResumeCancelled():
                 self._asked.pop(event.lease, None)
-            case PromiseEnded(named=True):
+            case PromiseMoved(named=True) if event.seconds is not None:
                 self._verdicts.append(_Verdict(wall, event.state, event.why))
 
     def waited(self, wall: float) -> dict[PriorityClass, tuple[float, ...]]:

@@ -24,7 +24,7 @@ from ...policy.words.events import (
     LeaseKept,
     LeaseParked,
     LeaseRestored,
-    PromiseEnded,
+    PromiseMoved,
     RecallMoved,
     ResumeCancelled,
     ResumeQueued,
@@ -148,7 +148,7 @@ class NodeMetrics(Collector):
                     self._waits.labels(lease.request.priority_class.value).observe(waited)
             elif isinstance(event, LeaseEnded):
                 self._ended.labels(event.reason.value).inc()
-            elif isinstance(event, PromiseEnded) and event.named:
+            elif isinstance(event, PromiseMoved) and event.named and event.seconds is not None:
                 reason = "" if event.why is None else event.why.value
                 self._promises.labels(event.state.value, reason).inc()
             elif isinstance(event, HeartbeatLost):

@@ -175,16 +175,10 @@ def _promise_made(event: ev.PromiseMade, scene: Scene) -> Iterator[Told]:
 
 @_tells(ev.PromiseMoved)
 def _promise_moved(event: ev.PromiseMoved, scene: Scene) -> Iterator[Told]:
-    known = scene.state.promises.get(event.lease)
-    left = None if event.ends is None else max(0.0, event.ends - event.at)
-    if known is not None:
-        yield _promise(event.lease, event.state, known.named, scene, left, event.why)
-
-
-@_tells(ev.PromiseEnded)
-def _promise_ended(event: ev.PromiseEnded, scene: Scene) -> Iterator[Told]:
-    if event.lease in scene.state.leases:
-        yield _promise(event.lease, event.state, event.named, scene, 0.0, event.why)
+    over = event.seconds is not None
+    left = 0.0 if over else None if event.ends is None else max(0.0, event.ends - event.at)
+    if event.lease in (scene.state.leases if over else scene.state.promises):
+        yield _promise(event.lease, event.state, event.named, scene, left, event.why)
 
 
 @_tells(ev.PromiseRefused)

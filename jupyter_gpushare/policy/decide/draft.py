@@ -102,7 +102,11 @@ def end_promise(draft: Draft, lease: Lease) -> None:
     if known is not None:
         state, why = terms.verdict(draft.state, lease, draft.at)
         who = (draft.at, lease.id, lease.environment)
-        draft.emit(ev.PromiseEnded(*who, state, known.named, draft.at - known.since, why))
+        draft.emit(
+            ev.PromiseMoved(
+                *who, state, known.ends, why, known.named, seconds=draft.at - known.since
+            )
+        )
 
 
 Answer = Callable[[Draft, Any], Decision]

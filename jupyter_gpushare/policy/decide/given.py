@@ -64,7 +64,7 @@ def begin(
     who = (draft.at, lease.id, lease.environment)
     draft.emit(ev.PromiseMade(*who, promise, True, found.share, total))
     if not terms.is_shared_out(draft.state, draft.config, lease):
-        draft.emit(ev.PromiseMoved(*who, PromiseState.ON_TIME, None, Cause.NO_TURNS))
+        draft.emit(ev.PromiseMoved(*who, PromiseState.ON_TIME, None, Cause.NO_TURNS, named=True))
 
 
 def granted(draft: Draft, name: LeaseId) -> None:

@@ -88,7 +88,9 @@ def _stands(draft: Draft, lease: Lease, late: bool | None) -> None:
         state, why = PromiseState.LATE, terms.why_late(draft.state, draft.config, lease)
     if (state, why) != (known.state, known.why):
         when = compute.ends(draft.state, lease.id, draft.at)
-        draft.emit(ev.PromiseMoved(draft.at, lease.id, lease.environment, state, when, why))
+        draft.emit(
+            ev.PromiseMoved(draft.at, lease.id, lease.environment, state, when, why, known.named)
+        )
 
 
 def settle(draft: Draft) -> None:
@@ -103,7 +105,9 @@ def settle(draft: Draft) -> None:
             end_promise(draft, lease)
         elif known.state.is_open and known.until is not None and draft.at > known.until:
             who = (draft.at, name, lease.environment)
-            draft.emit(ev.PromiseMoved(*who, PromiseState.MISSED, known.ends, known.why))
+            draft.emit(
+                ev.PromiseMoved(*who, PromiseState.MISSED, known.ends, known.why, known.named)
+            )
         elif known.state.is_open and lease.phase is LeasePhase.HELD:
             _keep(draft, lease)
     if draft.state.given and any(isinstance(event, _FREES) for event in draft.events):
@@ -111,7 +115,7 @@ def settle(draft: Draft) -> None:
 
 
 #: After these a share may be free that somebody had.
-_FREES = (ev.PromiseEnded, ev.PromiseMoved, ev.LeaseEnded, ev.LeaseParked, ev.ActivityChanged)
+_FREES = (ev.PromiseMoved, ev.LeaseEnded, ev.LeaseParked, ev.ActivityChanged)
 
 
 def next_deadline(promises: Iterable[Promised]) -> float:

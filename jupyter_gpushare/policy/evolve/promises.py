@@ -62,26 +62,22 @@ def _made(state: State, event: ev.PromiseMade) -> State:
 
 @evolves(ev.PromiseMoved)
 def _moved(state: State, event: ev.PromiseMoved) -> State:
-    state = meters.settled(state, event.lease, event.at)
-    known = state.promises[event.lease]
+    known, promises = state.promises[event.lease], state.promises
     if event.state is not known.state:
         move(PROMISE_MOVES, known.state, event.state, f"promise to {event.lease}")
-    known = replace(known, state=event.state, ends=event.ends, why=event.why)
-    return replace(state, promises=state.promises.set(event.lease, known))
-
-
-@evolves(ev.PromiseEnded)
-def _ended(state: State, event: ev.PromiseEnded) -> State:
-    state = changed(state, event.lease, progress=None)
-    known, lease = state.promises[event.lease], state.leases[event.lease]
-    if event.state is not known.state:
-        move(PROMISE_MOVES, known.state, event.state, f"promise to {event.lease}")
-    state = replace(state, promises=state.promises.delete(event.lease))
+    if event.seconds is None:
+        known = meters.settled(state, event.lease, event.at).promises[event.lease]
+        known = replace(known, state=event.state, ends=event.ends, why=event.why)
+        return replace(state, promises=promises.set(event.lease, known))
+    state = changed(
+        replace(state, promises=promises.delete(event.lease)), event.lease, progress=None
+    )
     if not event.named:
         return state
     # It does not begin again when the task resumes.
-    state = changed(state, lease.id, request=replace(lease.request, promise=None))
-    return granted(state, state.leases[lease.id])
+    request = replace(state.leases[event.lease].request, promise=None)
+    state = changed(state, event.lease, request=request)
+    return granted(state, state.leases[event.lease])
 
 
 @evolves(ev.TaskForeseen)

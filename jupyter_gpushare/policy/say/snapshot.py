@@ -168,7 +168,9 @@ def _promises(state: State) -> Iterator[ev.Event]:
         if known is not None:
             yield ev.PromiseMade(known.since, *who, known.promise, known.named, share, known.total)
             if known.state is not PromiseState.ON_TIME or known.why is not None:
-                yield ev.PromiseMoved(state.settled_at, *who, known.state, known.ends, known.why)
+                yield ev.PromiseMoved(
+                    state.settled_at, *who, known.state, known.ends, known.why, known.named
+                )
             continue
         expected = foreseen(state, lease)
         if expected is None or share != expected.share:

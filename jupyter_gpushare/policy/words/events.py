@@ -745,27 +745,30 @@ class PromiseRefused(OfLease):
     why: Cause
 
 
-@recorded("promise changed", "{state}{why:: }", log=info("promise.moved", *WHO, "state", "why"))
+@recorded(
+    OneOf("seconds", {None: "promise changed"}, "promise over"),
+    OneOf("seconds", {None: "{state}{why:: }"}, "after {seconds:time} {state}{why:: }"),
+    log=line(
+        Level.INFO,
+        OneOf("seconds", {None: "promise.moved"}, "promise.ended"),
+        *WHO,
+        "state",
+        "named",
+        "seconds",
+        "why",
+    ),
+)
 class PromiseMoved(OfLease):
-    """It stands otherwise with a promise: it is expected to end at ``ends`` (boot time)."""
+    """It stands otherwise with a promise: it is expected to end at ``ends`` (boot time).
+
+    Or it is over after so many ``seconds``: it was kept, was missed, or nobody can tell.
+    """
 
     state: PromiseState
     ends: float | None = None
     why: Cause | None = None
-
-
-@recorded(
-    "promise over",
-    "after {seconds:time} {state}{why:: }",
-    log=info("promise.ended", *WHO, "state", "named", "seconds", "why"),
-)
-class PromiseEnded(OfLease):
-    """A promise is over: it was kept, was missed, or nobody can tell; it took ``seconds``."""
-
-    state: PromiseState
-    named: bool
-    seconds: float
-    why: Cause | None = None
+    named: bool = since(3, False)
+    seconds: float | None = since(3, None)
 
 
 @recorded(
