@@ -29,6 +29,8 @@ EARLIER: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "FlagActed": ("FlagMoved", {"phase": "acted"}),
     "FlagCleared": ("FlagMoved", {"phase": "cleared"}),
     "LeaseOutlived": ("ResidueFound", {"why": None}),
+    "LimitTold": ("LimitMoved", {}),
+    "LimitConfirmed": ("LimitMoved", {}),
     "MemberJoined": ("MembersChanged", {}),
     "MemberLeft": ("MembersChanged", {"worker": None}),
     "PromiseEnded": ("PromiseMoved", {}),

@@ -235,7 +235,7 @@ class VirtualNode(World[_Run]):
                 self._after(0.0, self._asked, self._runs[event.lease])  # type: ignore[attr-defined]
             elif kind is ev.PromiseMoved:
                 self._promise_over(event)  # type: ignore[arg-type]
-            elif kind is ev.LimitTold:
+            elif kind is ev.LimitMoved and event.live is None:  # type: ignore[attr-defined]
                 self._after(0.0, self._told, event)
             elif kind is ev.TurnGiven or kind is ev.TurnMoved:
                 self._after(0.0, self._turn_moved, self._runs.get(event.lease))  # type: ignore[attr-defined]
@@ -620,7 +620,7 @@ class VirtualNode(World[_Run]):
         )
         return GpuReading(gpu, None, Bytes(sum(one.memory or 0 for one in there)), there)
 
-    def _told(self, event: ev.LimitTold) -> None:
+    def _told(self, event: ev.LimitMoved) -> None:
         """Its framework has the limit that it was told; that is measured."""
         run = self._runs.get(event.lease)
         if run is None or run.phase in _NOT_THERE:

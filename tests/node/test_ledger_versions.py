@@ -151,6 +151,7 @@ def test_a_node_manager_serves_with_it(before: Path) -> None:
 
 QUOTA = {"quota": {"gpus": 2}, "named": ["gpus"], "by": "root"}
 FLAG = {"gpu": "G", "process": {"boot_id": "b", "pid": 7, "start_time": 1}, "kind": "squatter"}
+PARTS = [{"gpu": "G", "memory": GIB}]
 #: What each kind of record that only the release before wrote said, and its sentence.
 SAID: dict[str, tuple[dict[str, Any], str]] = {
     "GpuLost": ({"gpu": "G", "problem": "off"}, "G takes no new leases: off"),
@@ -182,6 +183,8 @@ SAID: dict[str, tuple[dict[str, Any], str]] = {
     "FlagActed": (FLAG, "acted against process 7 on G"),
     "FlagCleared": (FLAG, "process 7 on G is within bounds again"),
     "LeaseOutlived": ({}, "has ended, and its process still has memory on the GPUs"),
+    "LimitTold": ({"gpus": PARTS}, "may use 1 GiB of G"),
+    "LimitConfirmed": ({"gpus": PARTS, "live": True}, "has its new memory limit"),
     "MemberJoined": ({"process": FLAG["process"], "worker": True}, "process 7 joined"),
     "MemberLeft": ({"process": FLAG["process"]}, "process 7 ended"),
     "PromiseEnded": (
@@ -203,9 +206,11 @@ def test_what_only_the_release_before_wrote_is_told_in_its_words(tmp_path: Path)
     ledger = open_ledger(tmp_path / "ledger.sqlite")
     for kind, (data, _text) in SAID.items():
         environment = (
-            "alice" if kind.startswith(("Quota", "Lease", "Promise", "RebuildR")) else None
+            "alice" if kind.startswith(("Quota", "Lease", "Limit", "Promise", "RebuildR")) else None
         )
-        lease = "l" if kind.startswith(("Lease", "Member", "Promise", "RebuildR")) else None
+        lease = (
+            "l" if kind.startswith(("Lease", "Limit", "Member", "Promise", "RebuildR")) else None
+        )
         ledger.append([Record(kind, 1.0, 1.7e9, environment, lease, {**data, "v": 3})])
     told = ledger.history(None, len(SAID))[::-1]
     ledger.close()

@@ -52,7 +52,7 @@ def test_a_task_alone_is_lifted_and_reserved_for_first() -> None:
     assert (world.may_use("L1"), reserved(world)) == (90, 90)
     assert not world.state.flags, "it is within its limit"
     resized = next(n for n, e in enumerate(world.history) if isinstance(e, ev.ReservationResized))
-    told = next(n for n, e in enumerate(world.history) if isinstance(e, ev.LimitTold))
+    told = next(n for n, e in enumerate(world.history) if isinstance(e, ev.LimitMoved))
     assert resized < told
     assert lifted(burst_headroom=0.5).may_use() == 50
     assert lifted(burst=60.0 * GIB).may_use() == 60

@@ -262,7 +262,7 @@ class Load(RuleBasedStateMachine):
     def _events(self, heard: int) -> None:
         """What the ledger has: the reservations after each event never exceed a GPU."""
         for event in self.world.history[heard:]:
-            if isinstance(event, ev.LimitTold):
+            if isinstance(event, ev.LimitMoved) and event.live is None:
                 lease = self.world.state.leases.get(event.lease)
                 if lease is not None and lease.request.memory_most is not None:
                     sizes = {part.memory for part in event.gpus}

@@ -38,7 +38,7 @@ def look(world: World, seconds: float = 2.0) -> None:
 
 
 def told(world: World) -> list[str]:
-    return [event.lease for event in world.of(ev.LimitTold)]
+    return [event.lease for event in world.of(ev.LimitMoved) if event.live is None]
 
 
 def notebook_beside(first: Request | None = EIGHT, second: Request | None = None) -> World:

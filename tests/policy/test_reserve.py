@@ -60,8 +60,8 @@ def measured(
     return one
 
 
-def told(world: World) -> list[ev.LimitTold]:
-    return world.of(ev.LimitTold)
+def told(world: World) -> list[ev.LimitMoved]:
+    return [event for event in world.of(ev.LimitMoved) if event.live is None]
 
 
 @pytest.mark.parametrize(

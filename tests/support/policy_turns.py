@@ -93,7 +93,11 @@ class TurnWorld(World):
         before = len(self.history)
         decision = super().run(command)
         for event in self.history[before:]:
-            if isinstance(event, ev.LimitTold) and event.lease in self.actors:
+            if (
+                isinstance(event, ev.LimitMoved)
+                and event.lease in self.actors
+                and event.live is None
+            ):
                 self.actors[event.lease].limited = True
             for effect in core.effects(event, self.state, self.config):
                 if isinstance(effect, TellTurn):

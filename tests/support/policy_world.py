@@ -259,7 +259,7 @@ class World:
                 self.really_free(earlier, after, event)
             if isinstance(event, ev.ReservationResized):
                 self.lifts_nobody_elses(earlier, after, event)
-            if isinstance(event, ev.LimitTold):
+            if isinstance(event, ev.LimitMoved) and event.live is None:
                 self.reserved_before_it_is_told(after, event)
             if isinstance(event, ev.ReservationFollowed):
                 self.follows_fairly(earlier, after, event)
@@ -528,7 +528,7 @@ class World:
     def owned(state: State, pid: int, uuid: GpuUuid) -> bool:
         return any((n, uuid) in state.claims for n in state.by_handle.get(process(pid), ()))
 
-    def reserved_before_it_is_told(self, after: State, event: ev.LimitTold) -> None:
+    def reserved_before_it_is_told(self, after: State, event: ev.LimitMoved) -> None:
         lease = after.leases[event.lease]
         for part in event.gpus:
             held = after.reservations[(event.environment, part.gpu)]

@@ -212,9 +212,10 @@ def _promise(
 # -- limits --------------------------------------------------------------------------------------
 
 
-@_tells(ev.LimitTold)
-def _limit(event: ev.LimitTold, scene: Scene) -> Iterator[Told]:
-    yield from _limits(event.lease, event.gpus, scene)
+@_tells(ev.LimitMoved)
+def _limit(event: ev.LimitMoved, scene: Scene) -> Iterator[Told]:
+    if event.live is None:
+        yield from _limits(event.lease, event.gpus, scene)
 
 
 def _limits(name: LeaseId, gpus: Sequence[Allocation], scene: Scene) -> Iterator[Told]:

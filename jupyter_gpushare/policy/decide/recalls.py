@@ -222,8 +222,6 @@ def _confirm_limit(draft: Draft, command: cmd.ConfirmLimit, lease: Lease) -> Dec
         return Done(lease.id)  # another process of it has the framework
     is_answer = any(answers(draft.state, lease.id, part) for part in command.gpus)
     if is_answer or lease.live_limits is not command.live:
-        draft.emit(
-            ev.LimitConfirmed(draft.at, lease.id, lease.environment, command.gpus, command.live)
-        )
+        draft.emit(ev.LimitMoved(draft.at, lease.id, lease.environment, command.gpus, command.live))
         set_limits(draft)
     return Done(lease.id)

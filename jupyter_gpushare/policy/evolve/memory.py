@@ -85,10 +85,18 @@ def _claim_moved(state: State, event: ev.ClaimMoved) -> State:
     return state
 
 
-@evolves(ev.LimitTold)
-def told(state: State, event: ev.LimitTold) -> State:
-    """The state after a task was told its limits on some GPUs."""
+@evolves(ev.LimitMoved)
+def limit_moved(state: State, event: ev.LimitMoved) -> State:
+    """The state after a task was told its limits on some GPUs, or said what it has of them now."""
     lease = state.leases[event.lease]
+    if event.live is not None:
+        state = changed(state, lease.id, live_limits=event.live)
+        for part in event.gpus:
+            limit = state.claims[(lease.id, part.gpu)].limit
+            if limit is not None and answers(state, lease.id, part):
+                limit = replace(limit, agreed=event.at)
+                state = changed_claim(state, lease.id, part.gpu, limit=limit)
+        return state
     for part in event.gpus:
         before, began = state.claims[(event.lease, part.gpu)].limit, None
         own, burst = (
@@ -144,18 +152,6 @@ def short_of_memory(state: State, event: ev.ShortOfMemory) -> State:
     """The state after tasks were measured to need more than is left on their GPU, or no more."""
     key = (event.environment, event.gpu)
     return reserve(state, key, replace(state.reservations[key], short=event.memory))
-
-
-@evolves(ev.LimitConfirmed)
-def confirmed(state: State, event: ev.LimitConfirmed) -> State:
-    """The state after a task said which limits it has now, and whether they can change at all."""
-    state = changed(state, event.lease, live_limits=event.live)
-    for part in event.gpus:
-        limit = state.claims[(event.lease, part.gpu)].limit
-        if limit is not None and answers(state, event.lease, part):
-            limit = replace(limit, agreed=event.at)
-            state = changed_claim(state, event.lease, part.gpu, limit=limit)
-    return state
 
 
 def lifted(state: State, key: ReservationKey, held: Reservation) -> State:

@@ -186,7 +186,7 @@ def again(state: State, granted: ev.LeaseGranted) -> Iterator[ev.ReservationFoll
 
 def named_down(
     state: State, readings: Iterable[GpuReading], at: float, config: PolicyConfig
-) -> Iterator[ev.LimitTold | ev.ReservationResized]:
+) -> Iterator[ev.LimitMoved | ev.ReservationResized]:
     """Limits to tell, and reservations that shrink, by measurements begun ``at``."""
     if state.problem is not None or state.rebuild is not None:
         return
@@ -206,7 +206,7 @@ def named_down(
         for lease in tasks:
             part = part_on(state, lease.id, gpu)
             if part is not None and _is_to_be_told(state, lease, gpu, at):
-                yield ev.LimitTold(at, lease.id, environment, (part,))
+                yield ev.LimitMoved(at, lease.id, environment, (part,))
         if all(_keeps_to_it(state, lease, gpu, at) for lease in tasks):
             over = parts.by_environment.get(environment, 0) - need
             if over > config.over_limit_tolerance:  # it is not free yet

@@ -147,7 +147,7 @@ def adjust(
     *,
     may_lift: bool,
     used: Used = NOTHING_MEASURED,
-) -> Iterator[ev.LimitTold]:
+) -> Iterator[ev.LimitMoved]:
     """Limits to lower now and, ``may_lift``, to lift: the reservations have to grow first."""
     found = [] if state.problem is not None else list(residents(state, config))
     if not found:
@@ -188,7 +188,7 @@ def adjust(
                 limits = told.setdefault(lease.id, [])
                 limits.append(Allocation(part.gpu, Bytes(part.memory + level)))
     for name, parts in sorted(told.items()):
-        yield ev.LimitTold(at, name, state.leases[name].environment, tuple(parts))
+        yield ev.LimitMoved(at, name, state.leases[name].environment, tuple(parts))
 
 
 def residents(state: State, config: PolicyConfig) -> Iterator[Resident]:
@@ -326,14 +326,14 @@ def _by_turns(state: State, back: State, lease: Lease, config: PolicyConfig) -> 
     return [part.gpu for part in placed.allocations if state.gpus[part.gpu].lifted]
 
 
-def unanswered(state: State, at: float) -> Iterator[ev.LimitConfirmed]:
+def unanswered(state: State, at: float) -> Iterator[ev.LimitMoved]:
     """Leases whose client did not say that it has its new, higher limit: it has fixed ones."""
     told = {key: claim.limit.told_at for key, claim in state.claims.items() if claim.limit}
     silent = (key for key, when in told.items() if at - when >= patience.ANSWER)
     for name in sorted({key[0] for key in silent if state.lift(*key)}):
         lease = state.leases[name]
         if lease.live_limits is None and lease.phase is LeasePhase.HELD:
-            yield ev.LimitConfirmed(at, name, lease.environment, (), live=False)
+            yield ev.LimitMoved(at, name, lease.environment, (), live=False)
 
 
 def settle(
@@ -389,7 +389,7 @@ def _knows(state: State, lease: Lease, gpu: GpuUuid, at: float) -> bool:
     return limit.agreed is not None and limit.agreed < at
 
 
-def growth(state: State, event: ev.LimitTold) -> Iterator[ev.ReservationResized]:
+def growth(state: State, event: ev.LimitMoved) -> Iterator[ev.ReservationResized]:
     """The reservations to make before a task is told its new limits."""
     lease = state.leases[event.lease]
     for told in event.gpus:

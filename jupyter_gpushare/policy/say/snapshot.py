@@ -131,7 +131,7 @@ def _lifts(state: State) -> Iterator[ev.Event]:
         told = (Allocation(gpu, lift.memory),)
         # Twice where it was told again on its way back: the bound counts from the first time.
         for at in sorted({lift.told_at, lift.told_at if lift.began is None else lift.began}):
-            yield ev.LimitTold(at, name, state.leases[name].environment, told)
+            yield ev.LimitMoved(at, name, state.leases[name].environment, told)
     for name, lease in sorted(state.leases.items()):
         if lease.live_limits is None or lease.phase is LeasePhase.ENDED:
             continue
@@ -141,7 +141,7 @@ def _lifts(state: State) -> Iterator[ev.Event]:
             if limit is not None and limit.agreed is not None:
                 at = max(at, limit.agreed)
                 parts.append(Allocation(part.gpu, limit.memory))
-        yield ev.LimitConfirmed(at, name, lease.environment, tuple(parts), lease.live_limits)
+        yield ev.LimitMoved(at, name, lease.environment, tuple(parts), lease.live_limits)
 
 
 def _sharing(state: State) -> Iterator[ev.Event]:

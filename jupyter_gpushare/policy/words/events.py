@@ -928,25 +928,28 @@ class ShortOfMemory(OfReservation):
     """
 
 
-@recorded("memory limit", "may use {gpus:parts}", log=debug("lease.limit", "lease"))
-class LimitTold(OfLease):
-    """A task may use so much on these GPUs from now on; the others stay as they are."""
-
-    gpus: tuple[Allocation, ...]
-
-
 @recorded(
-    "memory limit in force",
+    OneOf("live", {None: "memory limit"}, "memory limit in force"),
     OneOf(
-        "live", {True: "has its new memory limit"}, "cannot change its memory limit while it runs"
+        "live",
+        {None: "may use {gpus:parts}", True: "has its new memory limit"},
+        "cannot change its memory limit while it runs",
     ),
-    log=debug("lease.limit_confirmed", "lease", "live"),
+    log=line(
+        Level.DEBUG,
+        OneOf("live", {None: "lease.limit"}, "lease.limit_confirmed"),
+        "lease",
+        "live",
+    ),
 )
-class LimitConfirmed(OfLease):
-    """A task's frameworks have these limits; not ``live``: theirs cannot change."""
+class LimitMoved(OfLease):
+    """A task may use so much on these GPUs from now on; the others stay as they are.
+
+    Or it has answered: its frameworks have these limits; not ``live``: theirs cannot change.
+    """
 
     gpus: tuple[Allocation, ...]
-    live: bool
+    live: bool | None = since(3, None)
 
 
 @recorded(

@@ -889,7 +889,7 @@ def _ledger(of: _History) -> Iterator[str]:
         if record.kind == "LeaseGranted":
             gpus = {part["gpu"]: [(record.at, part["memory"])] for part in record.data["gpus"]}
             open_spans[name] = (record.at, gpus, record.environment)
-        elif record.kind == "LimitTold" and name in open_spans:
+        elif record.kind == "LimitMoved" and name in open_spans and record.data.get("live") is None:
             for part in record.data["gpus"]:
                 open_spans[name][1][part["gpu"]].append((record.at, part["memory"]))
         elif record.kind in ("LeaseParked", "LeaseEnded") and name in open_spans:
