@@ -622,7 +622,7 @@ export interface components {
             kept: string | null;
             kernel_id: string | null;
             /** @enum {unknown} */
-            kind: "kernel" | "process";
+            kind: "kernel" | "process" | "server";
             /** @description whether its frameworks' memory limits can change while it runs; null: not tried yet */
             live_limits: boolean | null;
             /** @description until when an idle one keeps its GPUs whoever waits: Unix time, seconds; null: for ever, or not yours to know */
@@ -724,6 +724,20 @@ export interface components {
             rung: "release" | "trim" | "storage" | "driver" | null;
             /** @description what there is to say of it, the most important first; a fact that has only a text, and perhaps a tone, is one line: 'about text' or 'about:tone text' */
             says?: (components["schemas"]["Said"] | string)[];
+            /** @description what the keeper of a server says of it; null: it is none, or not yours to know */
+            serving?: {
+                address: string;
+                /** @description requests that wait for it to wake */
+                held: number;
+                /** @description what it serves; null: unknown */
+                model: string | null;
+                /** @description under way */
+                requests: number;
+                /** @description how often it has slept */
+                sleeps: number;
+                /** @description what waking took last; null: it never woke */
+                wake_seconds: number | null;
+            } | null;
             /** @description of the present state: Unix time, seconds */
             since: number;
             /** @description what is done next about a task that gives no sign of life; null: it is not stalled, nothing more is done, or not yours to know */
@@ -964,7 +978,7 @@ export interface components {
             reason: string;
         };
         Said: {
-            /** @description its subject, of which there may be others later: who, what, where, state, memory, held, class, asks, waited, place, ahead, takes, why, shared, reserve, limit, figures, over, stall, survivor, turn, interrupted, pauses, promise, compute, progress, warning, kept, keeps, parked, ability, tasks, busy, part, used, residents, time, lifted, turns, summary, countdown, health, squatter, quota, source, left, weight, pool, budget, advice, more, node, you, simulated, host_memory, problem, left_out, quotas_as_of, waits, preset, walls, others, queue */
+            /** @description its subject, of which there may be others later: who, what, where, state, memory, held, class, asks, waited, place, ahead, takes, why, shared, reserve, limit, figures, over, stall, survivor, turn, interrupted, pauses, promise, compute, progress, warning, kept, keeps, parked, ability, tasks, busy, part, used, residents, time, lifted, turns, summary, countdown, health, squatter, quota, source, left, weight, pool, budget, advice, more, node, you, simulated, host_memory, problem, left_out, quotas_as_of, waits, preset, walls, others, queue, server */
             about: string;
             /** @description what it means and what to do about it */
             hint?: string;
