@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import bisect
 import collections
 import json
 import os
@@ -70,7 +71,7 @@ _seen = {}
 def at(fault):
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rsplit(" ", 1)[0]
     now = time.time()
-    if now - _seen.get((fault, test), 0.0) > 0.5:
+    if now - _seen.get((fault, test), 0.0) > 0.1:
         _seen[fault, test] = now
         try:
             line = os.open(PLACE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -234,20 +235,23 @@ def reach(faults: list[dict[str, Any]], arguments: list[str]) -> dict[str, Any]:
         command = [sys.executable, "-m", "pytest", f"--costs={costs}", *arguments]
         subprocess.run(mounted(copy, command), cwd=ROOT, check=False)
         ran = [json.loads(line) for line in costs.read_text().splitlines()]
+        runs = {one["test"]: (one["start"], one["end"]) for one in ran}
         by: dict[int, dict[str, float]] = collections.defaultdict(dict)
         blind: dict[int, set[float]] = collections.defaultdict(set)
         for line in came.read_text().splitlines():
             fault, at, test = line.split("\t")
-            if test:
+            start, end = runs.get(test, (0.0, 0.0))
+            if start <= float(at) <= end:
                 by[int(fault)][test] = 1.0
-            else:
+            else:  # several tests have this process, and it was told of the first one
                 blind[int(fault)].add(float(at))
-    seconds = {one["test"]: one["end"] - one["start"] for one in ran}
+    seconds = {test: end - start for test, (start, end) in runs.items()}
     for fault, moments in blind.items():
-        # A process that was not told for which test it runs: one of those that ran then.
-        for one in ran:
-            if any(one["start"] <= at <= one["end"] for at in moments):
-                by[fault].setdefault(one["test"], 0.5)
+        # A process that does not know for which test it runs: one of those that ran then.
+        times = sorted(moments)
+        for test, (start, end) in runs.items():
+            if bisect.bisect_left(times, start) < bisect.bisect_right(times, end):
+                by[fault].setdefault(test, 0.5)
     return {
         "seconds": seconds,
         "layers": {one["test"]: one["layer"] for one in ran},
@@ -261,6 +265,10 @@ def those(fault: dict[str, Any], reached: dict[str, Any]) -> list[str]:
     failed = set(reached["failed"])
     tests = {t: c for t, c in reached["reached"][str(fault["id"])].items() if t not in failed}
     seconds = reached["seconds"]
+    # What a test has made, such as a fixture of its file, others of the file may look at.
+    files = {test.split("::")[0] for test, surely in tests.items() if surely == 1.0}
+    beside = (test for test in seconds if test.split("::")[0] in files and test not in failed)
+    tests = dict.fromkeys(beside, 0.25) | tests
     own = f"tests/{fault['room']}/"
     stem = Path(fault["file"]).stem
 
