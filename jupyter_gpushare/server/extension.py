@@ -334,7 +334,7 @@ class GpuShareExtension(ExtensionApp):
     async def _stop_node(self) -> None:
         if self.node is None:
             return
-        if self.node.hosting and len(self._server.kernel_manager.list_kernel_ids()) > 0:
+        if self.node.hosting and self._server.kernel_manager.list_kernel_ids():
             await self.node.leave()
             atexit.register(self.node.end_child)
         else:

@@ -54,9 +54,9 @@ def declared(kind: type, word: str | None = None) -> int:
 def _settles(kind: Any) -> bool:
     """Whether a value of this type may leave something out, or be newer than the first version."""
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return any(declared(kind, word.name) > FIRST for word in kind)
+        return any(declared(kind, word.name) != FIRST for word in kind)
     if isinstance(kind, type) and is_dataclass(kind):
-        return declared(kind) > FIRST or bool(_fields(kind))
+        return declared(kind) != FIRST or bool(_fields(kind))
     return any(map(_settles, get_args(kind)))
 
 

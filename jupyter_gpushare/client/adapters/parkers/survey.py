@@ -72,9 +72,7 @@ def unexplained(device: DeviceSurvey) -> int:
         return device.requested - device.found
     if device.allocated is None:
         return 0 if device.found == 0 else -device.found
-    if device.allocated > device.blocks:
-        return device.allocated - device.blocks
-    return min(0, device.allocated - device.found)
+    return max(device.allocated - device.blocks, min(0, device.allocated - device.found))
 
 
 def obstacles(survey: Survey) -> tuple[str, ...]:
