@@ -151,7 +151,6 @@ class GpuShareHub(JupyterApp):
         await stop.wait()
         server.stop()
         audience.close()
-        await site.pool.close()
         await server.close_all_connections()
 
     async def _listen(self, server: HTTPServer, port: int, host: str) -> None:

@@ -94,12 +94,6 @@ class LinkPool:
                     self._limits.linger, self._end, key
                 )
 
-    async def close(self) -> None:
-        """Close all links."""
-        for key in tuple(self._lent):
-            self._end(key)
-        await self._endings.wait()
-
     def _open(self, node: str, viewer: Viewer) -> _Lent:
         is_here, token = isinstance(self.nodes[node], str), viewer.token
         who = {"name": viewer.environment, "groups": [*viewer.groups], "admin": viewer.admin}

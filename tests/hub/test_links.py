@@ -48,8 +48,6 @@ async def test_a_link_is_shared_by_one_token_and_by_no_two(node: RunningNode) ->
     await gone(pool)
     async with pool.borrow("n", alice) as fresh:
         assert fresh is not first
-    await pool.close()
-    assert len(pool) == 0
 
 
 async def test_a_link_that_is_borrowed_again_in_time_stays(node: RunningNode) -> None:
@@ -59,7 +57,6 @@ async def test_a_link_that_is_borrowed_again_in_time_stays(node: RunningNode) ->
         pass
     async with pool.borrow("n", viewer) as second:
         assert second is first
-    await pool.close()
 
 
 async def test_one_person_takes_no_place_from_others(node: RunningNode) -> None:
@@ -77,7 +74,6 @@ async def test_one_person_takes_no_place_from_others(node: RunningNode) -> None:
     async with pool.borrow("n", Viewer("c", "6")) as link:
         assert link.state.connected
     assert len(pool) == 3
-    await pool.close()
 
 
 async def test_no_node_manager_is_said_at_once(tmp_path: Path) -> None:
@@ -87,7 +83,6 @@ async def test_no_node_manager_is_said_at_once(tmp_path: Path) -> None:
         assert "cannot be reached" in link.state.message
         with pytest.raises(NodeProblem, match="cannot be reached"):
             await link.call(Method.STATUS)
-    await pool.close()
 
 
 async def test_a_node_manager_that_comes_back_is_found(tmp_path: Path) -> None:
@@ -103,7 +98,6 @@ async def test_a_node_manager_that_comes_back_is_found(tmp_path: Path) -> None:
         running.start()
         async with pool.borrow("n", viewer) as link:
             assert link.state.connected
-        await pool.close()
 
 
 def test_a_token_is_in_no_repr() -> None:

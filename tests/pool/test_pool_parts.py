@@ -104,7 +104,6 @@ def test_no_persons_token_leaves_for_a_host_of_the_pool(
         viewer = Viewer("user:alice", "secret", "alice", ("students",), admin=False)
         async with pool.borrow("b", viewer):
             pass
-        await pool.close()
         server.close()
 
     monkeypatch.setattr(nodelink, "open_streams", dial)
