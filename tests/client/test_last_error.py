@@ -18,7 +18,7 @@ import pytest
 from support.kernel import Kernel
 from support.node import RunningNode
 
-from jupyter_gpushare.client.adapters.holdings import TorchHoldings
+from jupyter_gpushare.client.adapters.holdings import JaxHoldings, TorchHoldings
 from jupyter_gpushare.client.memory.holders import held_by_name
 from jupyter_gpushare.client.memory.lasterror import (
     LastError,
@@ -225,6 +225,15 @@ def test_the_namespace_and_the_shell_are_no_way_to_everything(holdings: Everythi
     space["shell"] = SimpleNamespace(user_ns=space)
     assert held_by_name([("f", space["f"])], [holdings]) == {}
     assert held_by_name([("shell", space["shell"])], [holdings], [space]) == {}
+
+
+def test_of_jaxs_arrays_those_on_a_gpu_are_counted_as_long_as_they_are_there() -> None:
+    def array(platform: str, gone: bool = False) -> Any:
+        devices = [SimpleNamespace(platform=platform)]
+        return SimpleNamespace(nbytes=8, is_deleted=lambda: gone, devices=lambda: devices)
+
+    there = array("gpu")
+    assert JaxHoldings(None).sizes([array("cpu"), there, array("gpu", gone=True)]) == {id(there): 8}
 
 
 def test_the_sentence() -> None:

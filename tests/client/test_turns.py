@@ -365,18 +365,18 @@ def test_about_how_long_is_said_with_a_pause_and_nothing_where_nobody_can_tell(
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
 
-    def waits(answer: object) -> str:
-        """What is said after two seconds."""
-        said = len(scene.said)
+    def waits(answer: object, times: int = 1) -> str:
+        """What is said last when something was said so often."""
+        enough = len(scene.said) + times
         scene.wire.answer = answer  # type: ignore[assignment]
         scene.turns.before_cell()
         scene.recalled()
 
         def wait(_seconds: float) -> bool:
             clock.now += 1.0
-            if len(scene.said) > said:
+            if len(scene.said) >= enough:
                 scene.given()
-            return len(scene.said) > said
+            return len(scene.said) >= enough
 
         monkeypatch.setattr(scene.turns._opened, "wait", wait)
         scene.turns.gate()
@@ -387,6 +387,11 @@ def test_about_how_long_is_said_with_a_pause_and_nothing_where_nobody_can_tell(
     assert waits({"state": "held", "seconds": 4.0}) == f"{where}, about 3 s more (Ctrl-C stops)."
     for answer in (None, {"state": "held"}, {"seconds": 0.5}, {"seconds": "soon"}, {"seconds": -1}):
         assert waits(answer) == f"{where} (Ctrl-C stops)."
+    took, before = -clock.now, scene.said[:]
+    waits(None, 3)
+    took += clock.now
+    assert scene.said == [*before, *[f"{where} (Ctrl-C stops)."] * 3]
+    assert took == 2.0 + 60.0 + 60.0, "a terminal is told once a minute"
 
 
 def test_who_is_to_stop_at_a_later_gate_goes_on_to_it_and_gives_the_place_up(scene: Scene) -> None:

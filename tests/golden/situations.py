@@ -952,7 +952,7 @@ WALLS = {
     "level": "memory",
     "groups": 3,
     "shared": [["alice", "bob"]],
-    "outside": [f"user-{number:02}" for number in range(12)],
+    "outside": [f"user-{number:02}" for number in range(10)],
     "several": ["dave", "erin"],
 }
 
