@@ -32,7 +32,7 @@ from jupyter_gpushare.elastic.running import MOST_LEADERS
 from jupyter_gpushare.elastic.verb import ElasticApp
 from jupyter_gpushare.jobs import hostside
 from jupyter_gpushare.jobs.core import Card, End, Row
-from jupyter_gpushare.jobs.engine import Idle
+from jupyter_gpushare.jobs.engine import Idle, Silent
 from jupyter_gpushare.jobs.hostside import Job
 from jupyter_gpushare.protocol.messages import Method
 
@@ -307,6 +307,21 @@ def test_a_leader_whose_job_ends_starts_nobody_more_and_blames_nobody_whom_it_en
     leader._meeting.remove()
     assert len(started) == 1
     assert not [event for event in Records("ends").follow().news() if event["event"] == "said"]
+
+
+def test_each_reason_for_which_a_job_waits_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    Records.make(Plan(Job("waits", b""), 1, 2))
+    leader = Leader("waits")
+    for event in (Idle("", ()), Idle("", ()), Silent("", "Nobody answers."), Idle("", ())):
+        leader._told(event)
+    leader._meeting.remove()
+    events = Records("waits").follow().news()
+    reasons = [event["reason"] for event in events if event["event"] == "waits"]
+    idle = "No GPU is idle, or your quota allows no more."
+    assert reasons == [idle, "Nobody answers.", idle]
 
 
 def test_a_terminal_lists_the_jobs_and_which_of_them_has_no_leader(

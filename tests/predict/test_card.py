@@ -47,6 +47,18 @@ def test_what_is_used_meets_the_aims_on_families_that_the_choice_has_not_seen() 
     assert told[Metric.UTILISATION]["median error"] <= 10
 
 
+@pytest.mark.parametrize("metric", list(Metric))
+def test_the_time_alone_is_asked_with_a_utilisation(metric: Metric) -> None:
+    pytest.importorskip("numpy")
+    from jupyter_gpushare.training import fit
+
+    data = fit.data_of(metric, records.shipped()[::100])
+    before = data.vectors.copy()
+    anew = data.with_shares(data.shares + 1)
+    assert (anew.vectors[:, -1] != before[:, -1]).all() == (metric is Metric.TIME)
+    assert (data.vectors == before).all()
+
+
 @pytest.mark.story
 def test_a_choice_is_by_families_that_it_has_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each family gets the choice of others only; parts are known always."""

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from email.message import Message
+from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 from jupyterhub.objects import Hub, Server
@@ -18,6 +21,7 @@ from support.poolwhere import Ranking
 from traitlets.config import Config
 
 from jupyter_gpushare.hub import setup
+from jupyter_gpushare.starts import wishes
 from jupyter_gpushare.starts.placing import (
     NoHost,
     Placed,
@@ -30,7 +34,7 @@ from jupyter_gpushare.starts.placing import (
 )
 from jupyter_gpushare.starts.reach import Started
 from jupyter_gpushare.starts.spawner import PoolSpawner
-from jupyter_gpushare.starts.wishes import PoolAway, Wish
+from jupyter_gpushare.starts.wishes import PoolAway, PoolRefused, Wish, where_over_http
 
 LABEL = "kubernetes.io/hostname"
 
@@ -88,6 +92,27 @@ async def test_the_hook_says_which_hosts(pool: tuple[Ranking, str]) -> None:
     assert failed.value.jupyterhub_message == str(failed.value)
     with pytest.raises(PoolAway, match="did not answer"):
         await choose_host(spawner, socket + "-gone")
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "told"),
+    [
+        (404, '{"message": "It has no H100."}', PoolRefused),
+        (404, "<html>", PoolAway),
+        (502, '{"message": "Bad gateway."}', PoolAway),
+    ],
+)
+async def test_only_a_sentence_of_the_pools_is_its_answer(
+    monkeypatch: pytest.MonkeyPatch, code: int, body: str, told: type[Exception]
+) -> None:
+    """Who hears none starts where it would have without a pool."""
+
+    def answers(_request: object) -> bytes:
+        raise HTTPError("", code, "", Message(), BytesIO(body.encode()))
+
+    monkeypatch.setattr(wishes, "_read", answers)
+    with pytest.raises(told):
+        await where_over_http("http://hub", "token", Wish())
 
 
 async def test_a_hook_that_was_there_is_kept(pool: tuple[Ranking, str]) -> None:

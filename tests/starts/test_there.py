@@ -138,6 +138,15 @@ async def test_a_kernel_that_was_not_started_leaves_no_connection(
     assert reached.gone is not None
 
 
+async def test_a_kernel_that_is_to_end_is_asked_before_it_is_killed() -> None:
+    manager = AsyncKernelManager(connection_file="/no/file")
+    provisioner = PoolProvisioner(parent=manager)
+    await provisioner._start_on(Choice(socket.gethostname()), LOOP, {"env": dict(os.environ)})
+    async with asyncio.timeout(60):
+        await provisioner.terminate()
+        assert await provisioner.wait() == 128 + signal.SIGTERM
+
+
 def test_it_loads_little() -> None:
     """It is started for each look at each server."""
     code = "import sys, jupyter_gpushare.starts.there; print(*sys.modules)"
