@@ -512,6 +512,8 @@ async def test_a_node_manager_that_joined_answers_its_pool(tmp_path: Path) -> No
         assert "has a host b already" in again.stderr or "used already" in again.stderr
         other = await asyncio.to_thread(_join, str(pool.token()), "--name=c", directory)
         assert "is b in the pool lab already" in other.stderr
+        kept = {file.name for file in (tmp_path / "member").iterdir()}
+        assert kept == {"pool.json", "ca.pem", "host.pem"}, "a join that failed leaves nothing"
 
         node.arguments.append(f"--NodeManagerApp.pool_directory={tmp_path / 'member'}")
         with node:

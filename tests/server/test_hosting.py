@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import socket
+import sys
 import time
 from pathlib import Path
 
@@ -106,6 +107,31 @@ def test_who_has_the_lock_does_not_host_where_somebody_serves() -> None:
             await node.stop()
 
         asyncio.run(asyncio.wait_for(story(), 30))
+
+
+def test_it_hosts_once_its_node_manager_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is told so: who has it known hurries to connect."""
+    (program := tmp_path / "node").write_text("#!/bin/sh\necho ready\nexec sleep 100\n")
+    program.chmod(0o755)
+
+    async def story() -> None:
+        hosts = asyncio.Event()
+        node = EmbeddedNode(
+            socket=f"{tmp_path}/s",
+            arguments=[],
+            log=logging.getLogger("host"),
+            on_change=lambda: hosts.set() if node.hosting else None,
+        )
+        node.problem = "It was killed."
+        monkeypatch.setattr(sys, "executable", str(program))
+        node.start()
+        await hosts.wait()
+        assert node.problem is None
+        await node.stop()
+
+    asyncio.run(asyncio.wait_for(story(), 60))
 
 
 def test_two_servers_one_host_and_take_over(home: Home) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -29,7 +30,8 @@ from support.node import until
 from jupyter_gpushare.client.memory.driver import DriverCheckpoint
 from jupyter_gpushare.protocol.checkpoint import Outcome, Result
 from jupyter_gpushare.protocol.privateplace import checkpoint_socket
-from jupyter_gpushare.server.lifecycle import _unlocks_for_debugger
+from jupyter_gpushare.server.lifecycle import KernelLifecycle, _unlocks_for_debugger
+from jupyter_gpushare.server.otherpythons import OtherPythons
 from jupyter_gpushare.server.unlocking import unlock
 
 NOTEBOOK = """
@@ -197,6 +199,26 @@ def test_a_server_that_ends_ends_its_kernels_leases(home: Home, server: Server) 
         assert lease(server, held) is not None
         end(other)  # of one that is killed, the kernels notice that their parent is gone
         gone(server, held, 20)
+
+
+async def test_a_server_that_stops_finishes_telling_which_kernels_ended() -> None:
+    told = []
+
+    async def tell(kernel: str, _pid: int | None) -> None:
+        await asyncio.sleep(0.01)
+        told.append(kernel)
+
+    lifecycle = KernelLifecycle(
+        kernel_manager={},
+        event_logger=SimpleNamespace(remove_listener=lambda **_: None),
+        tell=tell,
+        pythons=OtherPythons(),
+        log=logging.getLogger("test"),
+    )
+    ended = {"kernel_id": "k", "action": "shutdown", "status": "success"}
+    await lifecycle._on_action(None, "", ended)
+    await lifecycle.stop()
+    assert told == ["k"]
 
 
 # -- locked for another's turn ---------------------------------------------------------------------

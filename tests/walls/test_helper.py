@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support.node import Puppet, until
@@ -122,6 +123,19 @@ def test_a_request_for_what_is_no_group_or_no_gpu_is_refused(
         do="set", walls={g.replace("{slice}", host.slice): wall for g, wall in walls.items()}
     )
     assert why in "".join(told["failed"].values())
+
+
+def test_a_link_or_a_file_is_no_group(tmp_path: Path) -> None:
+    """The group that a link leads to may be anybody's."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mounts").write_text(f"none {tmp_path} cgroup2 rw")
+    (tmp_path / "user-1").mkdir()
+    (tmp_path / "user-2").symlink_to("user-1")
+    (tmp_path / "user-3").touch()
+    walls = helper.Walls(helper.Host(tmp_path), ["user-?"], tmp_path / "record.json")
+    told = walls.set({f"user-{number}": helper.Wall() for number in (2, 3)})
+    assert told["failed"].keys() == {"user-2", "user-3"}
+    assert all("no group that the helper" in why for why in told["failed"].values())
 
 
 @pytest.mark.parametrize(
