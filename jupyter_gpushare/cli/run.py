@@ -26,14 +26,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..client.errors import PREEMPTED, GpuShareError
 from ..client.requests.promises import Promises
 from ..client.session.origin import origin
 from ..client.words.classes import class_of
 from ..client.words.promises import Wish, read_rate, read_wish
-from ..client.words.recalls import Give, Recall, read_recall
+from ..client.words.recalls import MEMORY, Give, Recall, read_recall
 from ..client.words.settings import ONE_PART, Ask
 from ..console.verb import COMMAND, Refused, UsageError, Verb, WithCommand, flag, option
 from ..keeper.holding import Holding
@@ -43,6 +43,9 @@ from ..protocol.names import RESERVES
 from ..protocol.sizes import Memory, parse_gpus, parse_memory, parse_size
 from ..protocol.tables import clean
 from ..protocol.times import parse_duration
+
+if TYPE_CHECKING:
+    from ..keeper.program import RestingProgram
 
 #: Passed on to the command. Keys typed at the terminal reach it by themselves.
 FORWARDED = (
@@ -155,11 +158,18 @@ class UnderLease(Verb):
     )
     task_name = option("", "The name shown to people. Default: the command's.", name="name")
 
-    def start_command(self, command: list[str], stops_by: signal.Signals | None = None) -> int:
+    def start_command(
+        self,
+        command: list[str],
+        stops_by: signal.Signals | None = None,
+        *,
+        parks: bool = False,
+    ) -> int:
         """Ask, wait, run the command; its exit code. Raises `Refused`, `UsageError`.
 
-        With ``stops_by`` it is asked to stop by that signal when an interactive request needs its
-        GPUs, and started again, at the end of the queue, when there are some.
+        With ``parks`` its memory leaves the GPUs while it rests and somebody waits. With
+        ``stops_by`` it is asked to stop by that signal when an interactive request needs its GPUs,
+        and started again, at the end of the queue, when there are some.
         """
         program = shutil.which(command[0])
         if program is None:
@@ -178,6 +188,7 @@ class UnderLease(Verb):
             "lasts": self.lasts,
             "stops": stops_by is not None,
             "wait": self.wait,
+            **({"keeper": True} if parks else {}),
             **Ask(
                 persistent=self.persistent,
                 temporary=self.temporary,
@@ -187,12 +198,18 @@ class UnderLease(Verb):
         with (
             contextlib.closing(Signals()) as signals,
             contextlib.closing(
-                _Command(signals, stops_by, by_index=self.visible_devices == "indices")
+                _Command(
+                    signals,
+                    asked,
+                    stops_by,
+                    parks=parks,
+                    by_index=self.visible_devices == "indices",
+                )
             ) as held,
         ):
             for restarts in itertools.count():
                 try:
-                    held.ask(asked, self.timeout)
+                    held.ask(self.timeout)
                 except _Signalled as signalled:
                     return 128 + signalled.number  # as a shell expects of what this signal ended
                 if self.told:
@@ -225,18 +242,26 @@ class RunApp(WithCommand, UnderLease):
     request needs its GPUs, it gets SIGTERM (--stop-signal) and time to save its state. When it has
     ended with another exit code than 0, it waits for GPUs again and is started again, with
     JUPYTER_GPUSHARE_RESTARTS one higher. A command that goes on is not killed. After Ctrl-C, or a
-    signal from somebody else, it is not started again."""
+    signal from somebody else, it is not started again.
+
+    With --park the command keeps all that it has: when it has computed nothing for a minute and
+    somebody waits, the driver moves its GPU memory to the host. It comes back when the command
+    computes again, or when a GPU is free. Its next CUDA call waits for that."""
     examples = """
     jupyter gpushare run -- python train.py --epochs 3
     jupyter gpushare run --gpus 2 --memory 8GiB --class batch -- ./simulate
     jupyter gpushare run --requeue -- python train.py --resume last.pt
     jupyter gpushare run --deadline 30m -- python train.py
+    jupyter gpushare run --park -- ./simulation-with-a-window
 
     The exit code is the command's; 128+n when signal n ended it; 126 or 127 when it cannot be
     started; 1 when no lease could be had; 2 for wrong usage.
     """
 
     requeue = flag("Stop the command when an interactive request needs its GPUs; start it again.")
+    park = flag(
+        "Move the command's GPU memory to the host while it rests and somebody needs its GPUs."
+    )
     stop_signal = option(
         "TERM",
         "The signal for that: TERM or USR1. Default: TERM.",
@@ -247,8 +272,10 @@ class RunApp(WithCommand, UnderLease):
     def run(self, arguments: list[str]) -> int:
         if not arguments:
             raise UsageError("run what? jupyter gpushare run -- python train.py")
+        if self.requeue and self.park:
+            raise UsageError("--requeue stops the command, --park keeps it: choose one.")
         stops_by = signal.Signals[f"SIG{self.stop_signal}"] if self.requeue else None
-        return self.start_command(arguments, stops_by)
+        return self.start_command(arguments, stops_by, parks=self.park)
 
 
 class RequestApp(UnderLease):
@@ -312,12 +339,17 @@ class _Command:
     def __init__(
         self,
         signals: Signals,
+        asked: Mapping[str, Any],
         stops_by: signal.Signals | None = None,
         *,
+        parks: bool = False,
         by_index: bool = False,
     ) -> None:
         """Raises `Refused`."""
         self._signals = signals
+        self._asked = asked
+        self._parks = parks
+        self._resting: RestingProgram | None = None  # where the command is parked while it rests
         self._watch: int | None = None  # pidfd of the command
         self._sends = threading.Lock()  # while it is used, or closed
         self._stops_by = stops_by
@@ -340,14 +372,14 @@ class _Command:
             say=_tell,
         )
 
-    def ask(self, request: Mapping[str, Any], timeout: float | None) -> None:
+    def ask(self, timeout: float | None) -> None:
         """Request the lease and wait for it. Leaves the queue when a signal comes.
 
         Raises `Refused`; `_Signalled`.
         """
         self._stop = Stop.NONE
         with _refusing():
-            self._holding.ask(request, timeout)
+            self._holding.ask(self._asked, timeout)
 
     def _heed_signals(self) -> None:
         if (number := self._signals.wait(0.0)) is not None:
@@ -372,32 +404,48 @@ class _Command:
 
     def hold(self, program: str, arguments: list[str], restarts: int = 0) -> int:
         """Run the command while the session keeps the lease alive; the command's exit code."""
-        environ = self._holding.environ_of_program()
-        if self._stops_by is not None:
-            environ[names.RESTARTS] = str(restarts)
+        more = {} if self._stops_by is None else {names.RESTARTS: str(restarts)}
+
+        def environ() -> dict[str, str]:
+            return {**self._holding.environ_of_program(), **more}
+
         try:
-            # With the signals as a program expects them: none blocked, SIGPIPE not ignored.
-            child = os.posix_spawn(
-                program,
-                arguments,
-                environ,
-                setsigmask=(),
-                setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
-            )
+            if self._parks:
+                from ..keeper.program import RestingProgram
+
+                command = [program, *arguments[1:]]
+                self._resting = RestingProgram(self._holding, self._asked, command, environ, _tell)
+                with _refusing():
+                    tree = self._resting.start()
+                child, ours = tree.root.pid, tree.helper.pid
+            else:
+                # With the signals as a program expects them: none blocked, SIGPIPE not ignored.
+                child = ours = os.posix_spawn(
+                    program,
+                    arguments,
+                    environ(),
+                    setsigmask=(),
+                    setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
+                )
         except OSError as error:
             print(f"jupyter gpushare: {program}: {error.strerror}", file=sys.stderr)
             return 126
-        watch = self._watch = os.pidfd_open(child)
-        if not self._holding.joined_by(child):
+        # Who is waited for is started by us; who is sent signals is the command.
+        watch, ended_by = os.pidfd_open(child), os.pidfd_open(ours)
+        self._watch = watch
+        if self._resting is None and not self._holding.joined_by(child):
             self._end_command()  # it was taken back before there was a command to end
+        every = None if self._resting is None else self._resting.every
         try:
             while True:
-                number = self._signals.wait(None, watch, on_typed=self._ends_for_good)
+                number = self._signals.wait(every, ended_by, on_typed=self._ends_for_good)
+                if self._resting is not None:
+                    self._resting.look()
                 if number is not None:
                     self._ends_for_good(number)
                     with contextlib.suppress(ProcessLookupError):
                         signal.pidfd_send_signal(watch, number)
-                ended, status = os.waitpid(child, os.WNOHANG)
+                ended, status = os.waitpid(ours, os.WNOHANG)
                 if ended:
                     self._hear_the_rest()
                     code = os.waitstatus_to_exitcode(status)
@@ -408,6 +456,7 @@ class _Command:
             with self._sends:
                 self._watch = None
                 os.close(watch)
+            os.close(ended_by)
 
     def stopped_with(self, code: int) -> bool:
         """Whether the command has ended because it was asked to, and is to be started again.
@@ -452,6 +501,8 @@ class _Command:
         recall = read_recall(message)
         if ours and recall is not None and recall.give is Give.STOP:
             self._stop_command(recall)
+        if ours and recall is not None and recall.give in MEMORY and self._resting is not None:
+            self._resting.asked(recall)
         if ours and message.notice is Notice.PROMISE:
             self._promises.heard(message.params)
 

@@ -71,7 +71,7 @@ class Program(Protocol):
     def start(self) -> None:
         """Start it with the GPUs of the lease, and return when it is ready.
 
-        Raises :class:`GpuShareError`.
+        Raises :class:`GpuShareError`, ``OSError``.
         """
 
     def stop(self) -> None:
@@ -140,9 +140,12 @@ class Keeper:
         on_queued: Callable[[Mapping[str, Any]], None] = lambda news: None,
         cancelled: Callable[[], bool] = lambda: False,
         timeout: float = 0.0,
+        *,
+        wait: bool = True,
     ) -> None:
         """Have the GPUs and the memory again; waits in the queue, ``timeout`` seconds (0: ever).
 
+        Without ``wait`` only if that is possible at once, else :class:`NotGranted`.
         ``cancelled()`` is asked some times a second, and ends the wait. Several may call; one
         does it. Raises :class:`GpuShareError`; the program then sleeps on.
         """
@@ -157,7 +160,7 @@ class Keeper:
             after = Rest.ASLEEP
             try:
                 if not self._is_granted:
-                    self._have_gpus(on_queued, cancelled, timeout)
+                    self._have_gpus(on_queued, cancelled, timeout, wait)
                     self._is_granted = True
                 self._bring_back()
                 after = Rest.AWAKE
@@ -172,6 +175,7 @@ class Keeper:
         on_queued: Callable[[Mapping[str, Any]], None],
         cancelled: Callable[[], bool],
         timeout: float,
+        wait: bool,
     ) -> None:
         holding = self._holding
 
@@ -183,13 +187,19 @@ class Keeper:
             try:
                 holding.take(
                     holding.session.resume(
-                        holding.lease, on_queued, waiting, timeout, lambda _left: waiting()
+                        holding.lease,
+                        on_queued,
+                        waiting,
+                        timeout,
+                        lambda _left: waiting(),
+                        wait=wait,
                     )
                 )
                 return
             except LeaseLost:
                 holding.forget()  # it ended while it was parked; nothing was lost but the place
-        holding.ask_for(self._request, timeout, on_queued, waiting, lambda _left: waiting())
+        asked = {**self._request, "wait": wait}
+        holding.ask_for(asked, timeout, on_queued, waiting, lambda _left: waiting())
 
     def _bring_back(self) -> None:
         """Raises :class:`GpuShareError`; :class:`ProcessLost` where the program is no more."""

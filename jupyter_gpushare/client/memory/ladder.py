@@ -62,16 +62,16 @@ class Ladder:
     """Chooses and carries out a rung. Not thread-safe; call it only while no cell runs, or on the
     thread that runs it, at a gate.
 
-    ``frameworks`` knows which have started CUDA. ``say`` speaks to the person. ``objection`` gives
-    a reason why a checkpoint of this process is dangerous or impossible, from the lease's GPUs and
-    those that the driver sees. ``bystanders`` finds other code of the user that may run meanwhile.
-    ``room`` gives the host memory that may be taken. ``alone`` makes other kernels wait that would
-    take host memory from the same place.
+    ``frameworks`` knows which have started CUDA; ``None``: only the driver can move what is there.
+    ``say`` speaks to the person. ``objection`` gives a reason why a checkpoint of this process is
+    dangerous or impossible, from the lease's GPUs and those that the driver sees. ``bystanders``
+    finds other code of the user that may run meanwhile. ``room`` gives the host memory that may be
+    taken. ``alone`` makes other kernels wait that would take host memory from the same place.
     """
 
     def __init__(
         self,
-        frameworks: Callable[[], Sequence[Framework]],
+        frameworks: Callable[[], Sequence[Framework]] | None,
         driver: Checkpoints,
         say: Callable[[str], None],
         objection: Objects = lambda gpus, seen: None,
@@ -79,7 +79,8 @@ class Ladder:
         room: Callable[[], Room | None] = lambda: None,
         alone: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        self._frameworks = frameworks
+        self._has_frameworks = frameworks is not None
+        self._frameworks = frameworks or (lambda: ())
         self._driver = driver
         self._say = say
         self._objection = objection
@@ -106,9 +107,9 @@ class Ladder:
         if against is None and crowded is None:
             return Rung.DRIVER, ""
         frameworks = self._frameworks()
-        hindrance = _hindrance(frameworks)
+        hindrance = _hindrance(frameworks) if self._has_frameworks else ""
         why = " ".join(filter(None, (crowded, hindrance, against)))
-        if not hindrance and crowded is None:
+        if self._has_frameworks and not hindrance and crowded is None:
             return Rung.STORAGE, why
         can_trim = any(framework.parker is not None for framework in frameworks)
         return Rung.TRIM if can_trim else Rung.NONE, why
@@ -149,7 +150,7 @@ class Ladder:
         present = self._bystanders()
         if (against := tasks_object(present)) is not None:
             raise CannotGive(against)
-        if not self.holds:
+        if self._has_frameworks and not self.holds:
             if bounds.elsewhere:
                 why.append("Tensors that are moved one by one come back to the same GPUs only.")
             elif not bounds.tensors:

@@ -1,0 +1,137 @@
+"""A program and all its processes, started so that they can be parked, ended and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Final
+
+from ..client.errors import GpuShareError
+from ..client.memory import safety
+from ..client.memory.driver import Ability, DriverCheckpoint, Outcome, StartedTree, start_tree
+from ..protocol import names
+from ..protocol.checkpoint import Cause, Result, SeenGpu
+from ..protocol.privateplace import UnsafePlace, private_file
+from ..protocol.processes import tree_of
+from .holding import Holding
+
+#: Seconds that a program has to end by itself before it is killed.
+GRACE: Final = 30.0
+_ENDED: Final = Outcome(Result.DEAD, Cause.GONE, "The program has ended.")
+_starts = itertools.count()
+
+
+class KeptTree:
+    """The program of a keeper, and what the ladder takes for the driver's checkpoint.
+
+    ``environ()`` is the program's environment, anew at each start. ``allowed`` says whether the
+    driver may be used at all. ``ready()`` returns when the program can be used, and raises
+    :class:`GpuShareError`.
+    """
+
+    def __init__(
+        self,
+        holding: Holding,
+        command: Sequence[str],
+        environ: Callable[[], Mapping[str, str]],
+        *,
+        restarts: bool = False,
+        allowed: bool = True,
+        ready: Callable[[], None] = lambda: None,
+        stdin: int | IO[bytes] | None = None,
+        new_session: bool = False,
+    ) -> None:
+        self._holding = holding
+        self._command = list(command)
+        self._environ = environ
+        self._ready = ready
+        self._stdin = stdin
+        self._new_session = new_session
+        self._allowed = allowed
+        self._driver: DriverCheckpoint | None = None
+        #: Whether its owner allows that it is ended and started again.
+        self.restarts = restarts
+        #: Whether it woke as something else than it was.
+        self.is_damaged = False
+        #: It runs, or has ended; ``None``: it was never started, or ended by `stop`.
+        self.started: StartedTree | None = None
+
+    def start(self) -> None:
+        """Start it with the GPUs of the lease, which it joins, and return when it is ready.
+
+        Raises :class:`GpuShareError`, and ``OSError`` where there is no such program.
+        """
+        # What runs below joins the lease by its place in the tree, and asks for nothing itself.
+        environ = {**self._environ(), names.SWITCH: "off"}
+        try:
+            place = private_file(environ, f"keeper-{os.getpid()}-{next(_starts)}.sock")
+            self.started = started = start_tree(
+                self._command,
+                environ,
+                place,
+                stdin=self._stdin,
+                new_session=self._new_session,
+            )
+        except UnsafePlace as error:
+            raise GpuShareError(str(error)) from error
+        self.is_damaged = False
+        root = started.root.pid
+        self._driver = DriverCheckpoint(pid=root, place=place, tree=True, environ=environ)
+        if not self._holding.joined_by(root):
+            self.stop()
+            raise GpuShareError("The lease ended before the program was started.")
+        self._ready()
+
+    def stop(self) -> None:
+        """End it, and return when its root has ended; who goes on after `GRACE` is killed."""
+        started, self.started, self._driver = self.started, None, None
+        if started is None:
+            return
+        started.signal(signal.SIGTERM)
+        try:
+            started.helper.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            for pid in tree_of([started.root.pid]):
+                _kill(pid)
+            started.helper.wait()
+
+    def processes(self) -> Sequence[int]:
+        """The pids of its processes now."""
+        started = self.started
+        return () if started is None else tree_of([started.root.pid])
+
+    # -- what the ladder asks of the driver ------------------------------------------------
+
+    def probe(self) -> Ability:
+        """Whether the driver can park it."""
+        if not self._allowed:
+            return Ability(False, "Its owner does not want the driver's checkpoint (--rungs).")
+        driver = self._driver
+        return Ability(False, _ENDED.message) if driver is None else driver.probe()
+
+    def park(self, deadline_s: float) -> Outcome:
+        """Everything of all its processes from the GPUs into host memory."""
+        driver = self._driver
+        return _ENDED if driver is None else driver.park(deadline_s)
+
+    def resume(self, gpu_map: Mapping[str, str] | None, deadline_s: float) -> Outcome:
+        """And back."""
+        driver = self._driver
+        return _ENDED if driver is None else driver.resume(gpu_map, deadline_s)
+
+    def objection(self, gpus: Sequence[str], seen: Sequence[SeenGpu]) -> str | None:
+        """Why a checkpoint of it is dangerous or impossible."""
+        started = self.started
+        if started is None:
+            return _ENDED.message
+        found = safety.objections(gpus, seen, os.environ, pid=started.root.pid, tree=True)
+        return next(found, None)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it ended just now
+        os.kill(pid, signal.SIGKILL)
