@@ -7,9 +7,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
-from ..client.errors import NodeUnavailable
+from ..client.errors import GpuShareError, NodeUnavailable
 from ..client.session.session import Link, OnLost, Session
 from ..client.words.display import TerminalDisplay
 from ..client.words.grant import Grant, read_grant
@@ -20,6 +20,10 @@ from ..protocol.address import find_socket
 from ..protocol.errors import Reason
 from ..protocol.messages import Method, Notification
 from ..protocol.times import format_duration
+
+#: Seconds for which the node manager's word of a keeper's end is waited for, and between two looks.
+_SUCCEEDS_WITHIN: Final = 10.0
+_LOOK: Final = 0.1
 
 
 class Holding:
@@ -46,6 +50,8 @@ class Holding:
         self._environ, self._heed, self._by_index = environ, heed, by_index
         self.grant: Grant | None = None
         self.secret = ""
+        #: The grant as it was told.
+        self.told: Mapping[str, Any] = {}
         self._program: int | None = None  # the pid of one that has joined
         # Nobody waits at a screen: a node manager that is away is waited for as the queue is.
         self.session = Session(
@@ -111,7 +117,7 @@ class Holding:
 
     def take(self, result: Mapping[str, Any]) -> Grant:
         """What was granted, at first or again. Raises :class:`NodeUnavailable` for nonsense."""
-        self.grant = read_grant(result)
+        self.grant, self.told = read_grant(result), result
         self.secret = str(result.get("secret") or self.secret)
         return self.grant
 
@@ -143,6 +149,29 @@ class Holding:
         shown = {"lease": grant.lease, "secret": self.secret, "pid": pid}
         self.session.tell_surely(Method.ATTACH, **shown)
         return self.session.holds(grant.lease)
+
+    def succeed(self, told: Mapping[str, Any], secret: str, program: int) -> bool:
+        """Keep the lease of a keeper that was killed; whether it has its GPUs.
+
+        Raises :class:`GpuShareError`: the lease has ended, or that keeper lives.
+        """
+        lease = self.take({**told, "secret": secret}).lease
+        until = time.monotonic() + _SUCCEEDS_WITHIN
+        while True:
+            try:
+                answer = self.session.call(
+                    Method.ATTACH, again=True, lease=lease, secret=secret, keeper=True
+                )
+                break
+            except GpuShareError as error:
+                # The node manager hears of the other's end in a moment.
+                if error.reason is not Reason.NOT_ALLOWED or time.monotonic() > until:
+                    self.grant = None
+                    raise
+            time.sleep(_LOOK)
+        self.session.hold(lease, secret)
+        self._program = program
+        return answer.get("state") != "parked"
 
     def forget(self) -> None:
         """The lease has ended."""

@@ -18,10 +18,11 @@ state and to change it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Protocol
 
+from ..client.adapters.parkers.base import Parker
 from ..client.errors import GpuShareError, LeaseLost
 from ..client.memory.ladder import Ladder
 from ..client.memory.rungs import Given, Movable, ProcessLost, Rung
@@ -111,6 +112,19 @@ class Keeper:
         self._runs = True
         #: Changed by `_move` only.
         self.rest = Rest.AWAKE
+
+    def succeeds(self, *, holds: bool, checkpointed: bool, moved: Sequence[Parker] = ()) -> None:
+        """The program was kept by another process, which was killed: how that left it.
+
+        ``holds``: the lease has its GPUs. Call it before anything else.
+        """
+        self._ladder.found(checkpointed, moved)
+        if checkpointed or moved or not holds:
+            grant = self._holding.grant
+            self._had = () if grant is None else tuple(gpu.uuid for gpu in grant.gpus)
+            self._given = Given(Rung.DRIVER if checkpointed else Rung.STORAGE)
+            self._is_granted = holds
+            self._move(Rest.ASLEEP)
 
     # -- who uses the program ----------------------------------------------------------
 
@@ -288,9 +302,7 @@ class Keeper:
                     self._keeps(recall, str(error))
                     return
                 self._stop()
-                # Its processes have ended; that their memory is gone is measured as after a
-                # checkpoint.
-                self._given = Given(Rung.DRIVER, movable=Movable.ANY)
+                self._given = Given(Rung.RELEASE, movable=Movable.ANY)
             after = Rest.ASLEEP
             self._tell_given(recall.lease)
             self._say(f"{recall.message} It sleeps until somebody needs it.")

@@ -5,19 +5,27 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import select
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from ..client.errors import GpuShareError
 from ..client.memory import safety
-from ..client.memory.driver import Ability, DriverCheckpoint, Outcome, StartedTree, start_tree
+from ..client.memory.driver import (
+    Ability,
+    DriverCheckpoint,
+    Outcome,
+    StartedTree,
+    start_tree,
+)
 from ..protocol import names
-from ..protocol.checkpoint import Cause, Result, SeenGpu
+from ..protocol.checkpoint import Cause, Result, SeenGpu, State
 from ..protocol.privateplace import UnsafePlace, private_file
 from ..protocol.processes import tree_of
 from .holding import Holding
+from .record import Noted
 
 #: Seconds that a program has to end by itself before it is killed.
 GRACE: Final = 30.0
@@ -53,6 +61,7 @@ class KeptTree:
         self._new_session = new_session
         self._allowed = allowed
         self._driver: DriverCheckpoint | None = None
+        self._place = ""
         #: Whether its owner allows that it is ended and started again.
         self.restarts = restarts
         #: Whether it woke as something else than it was.
@@ -68,11 +77,12 @@ class KeptTree:
         # What runs below joins the lease by its place in the tree, and asks for nothing itself.
         environ = {**self._environ(), names.SWITCH: "off"}
         try:
-            place = private_file(environ, f"keeper-{os.getpid()}-{next(_starts)}.sock")
+            name = f"keeper-{os.getpid()}-{next(_starts)}.sock"
+            self._place = private_file(environ, name)
             self.started = started = start_tree(
                 self._command,
                 environ,
-                place,
+                self._place,
                 stdin=self._stdin,
                 new_session=self._new_session,
             )
@@ -80,11 +90,28 @@ class KeptTree:
             raise GpuShareError(str(error)) from error
         self.is_damaged = False
         root = started.root.pid
-        self._driver = DriverCheckpoint(pid=root, place=place, tree=True, environ=environ)
+        self._driver = DriverCheckpoint(pid=root, place=self._place, tree=True, environ=environ)
         if not self._holding.joined_by(root):
             self.stop()
             raise GpuShareError("The lease ended before the program was started.")
         self._ready()
+
+    def succeed(self, noted: Noted) -> State | None:
+        """Keep the program of a keeper that was killed; what the driver says of it."""
+        helper = _Found(noted.root.pid, noted.helper)
+        self.started = StartedTree(helper, noted.root)
+        self._driver = driver = DriverCheckpoint(
+            pid=noted.root.pid, place=noted.place, tree=True, environ=self._environ()
+        )
+        return driver.state()
+
+    def noted(self, **more: Any) -> Noted:
+        """What a successor needs to know."""
+        assert self.started is not None
+        started, holding = self.started, self._holding
+        return Noted(
+            self._place, started.helper.pid, started.root, holding.told, holding.secret, more
+        )
 
     def stop(self) -> None:
         """End it, and return when its root has ended; who goes on after `GRACE` is killed."""
@@ -130,6 +157,24 @@ class KeptTree:
             return _ENDED.message
         found = safety.objections(gpus, seen, os.environ, pid=started.root.pid, tree=True)
         return next(found, None)
+
+
+class _Found:
+    """The helper of a program that another keeper has started: not our child."""
+
+    def __init__(self, root: int, helper: int) -> None:
+        self.pid = helper
+        self._watch = os.pidfd_open(root)
+
+    def poll(self) -> int | None:
+        """0 once the program has ended, since only its parent learns its exit code."""
+        return 0 if self._watch in select.select([self._watch], [], [], 0.0)[0] else None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """As `Popen.wait`."""
+        if not select.select([self._watch], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired("the program", timeout or 0.0)
+        return 0
 
 
 def _kill(pid: int) -> None:

@@ -49,7 +49,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import IO, Final
+from typing import IO, Final, Protocol
 
 from ...protocol import names
 from ...protocol.checkpoint import (
@@ -372,11 +372,25 @@ def _after_another(answer: Outcome | Ability, request: Request) -> Outcome | Abi
     return replace(answer, result=Result.STUCK, message=message)
 
 
+class Waited(Protocol):
+    """A process that can be waited for, as a `Popen` can."""
+
+    @property
+    def pid(self) -> int:
+        """Its pid."""
+
+    def poll(self) -> int | None:
+        """Its exit code; ``None`` while it lives."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code. Raises `subprocess.TimeoutExpired`."""
+
+
 @dataclass(frozen=True, slots=True)
 class StartedTree:
     """A program that a helper has started; ``helper`` ends with the exit code of its ``root``."""
 
-    helper: subprocess.Popen[bytes]
+    helper: Waited
     root: Target
 
     def signal(self, number: int) -> None:

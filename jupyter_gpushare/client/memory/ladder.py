@@ -279,6 +279,10 @@ class Ladder:
         self.memory = 0
         return time.monotonic() - began
 
+    def found(self, checkpointed: bool, moved: Sequence[Parker]) -> None:
+        """Another process has parked it, and has ended."""
+        self._checkpointed, self._moved = checkpointed, list(moved)
+
     def forget(self) -> None:
         """The processes have ended, and what they had with them."""
         self._moved.clear()
