@@ -193,7 +193,7 @@ def test_hooks_have_the_versions_of_make_lint() -> None:
     used = {need for hook in HOOKS.values() for need in hook["additional_dependencies"][:1]}
     assert used == exact | {need for need in exact if need.startswith("import-linter")}
     seen = {need for need in PYPROJECT["project"]["dependencies"] if "gpushare" not in need}
-    seen.update(*(EXTRAS[extra] for extra in ("checkpoint", "hub", "replay")))
+    seen.update(*(EXTRAS[extra] for extra in ("checkpoint", "hub", "replay", "serve")))
     assert set(HOOKS["mypy"]["additional_dependencies"][1:]) == seen
 
 

@@ -1,0 +1,72 @@
+"""vLLM: sleep levels 1 (weights to host memory) and 2 (weights are loaded again).
+
+Read in vLLM 0.33's documentation (docs/features/sleep_mode.md) and sources
+(entrypoints/serve/dev): not run. It needs ``--enable-sleep-mode``, and its development routes, by
+VLLM_SERVER_DEV_MODE=1, which we set. Some of them run code: callers get only what is listed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..upstream import Control
+from .base import Generic, ask_openai, has_flag, is_program, models
+
+_FLAG = "--enable-sleep-mode"
+
+
+class Vllm(Generic):
+    """Level 1: its weights wait in host memory."""
+
+    name = "vllm"
+    tried = "read only: 0.33"
+    sleeps = True
+    copies = True
+    level = 1
+    open = (
+        *("/v1", "/v2", "/inference/v1", "/tokenize", "/detokenize", "/pooling", "/classify"),
+        *("/score", "/rerank", "/invocations"),
+    )
+    read = ("/health", "/ping", "/version", "/load", "/metrics")
+    closed = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+
+    def starts(self, command: Sequence[str]) -> bool:
+        return self.level == 1 and is_program(command, "vllm", "vllm")
+
+    def environ(self, port: int) -> Mapping[str, str]:
+        return {"VLLM_SERVER_DEV_MODE": "1"}
+
+    def lacks(self, command: Sequence[str]) -> str:
+        if has_flag(command, _FLAG):
+            return ""
+        return f"vLLM cannot sleep by itself without {_FLAG}: add it to the command."
+
+    def answers(self, control: Control) -> bool:
+        asleep = control.call("GET", "/is_sleeping")
+        return self.level == 1 and asleep.status == 200 and "is_sleeping" in asleep.text
+
+    def ask(self, control: Control) -> str | None:
+        return next((ask_openai(control, model) for model in models(control)[:1]), None)
+
+    def sleep(self, control: Control) -> None:
+        control.must("POST", f"/sleep?level={self.level}")
+
+    def wake(self, control: Control) -> None:
+        control.must("POST", "/wake_up")
+
+
+class VllmDiscard(Vllm):
+    """Level 2: its weights are thrown away, and loaded again in their order.
+
+    For several models that gave wrong answers (vllm#29341), which the prompt finds.
+    """
+
+    name = "vllm-discard"
+    copies = False
+    level = 2
+
+    def wake(self, control: Control) -> None:
+        control.must("POST", "/wake_up?tags=weights")
+        control.must("POST", "/collective_rpc", {"method": "reload_weights"})
+        control.must("POST", "/wake_up?tags=kv_cache")
+        control.must("POST", "/reset_prefix_cache")

@@ -1,0 +1,532 @@
+"""Passes requests on to a server that may sleep: HTTP/1.1, streams, uploads, WebSockets.
+
+Every request that was accepted ends in one answer or one visible error, and none is sent to the
+server a second time once a byte of it was sent: there is one connection for each, and no retry.
+While the server sleeps requests wait at the gate, and the first one has it woken. An answer that
+breaks off is reset, so that nobody takes it for a whole one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiohttp import (
+    ClientError,
+    ClientOSError,
+    ClientRequest,
+    ClientResponse,
+    ClientSession,
+    ClientTimeout,
+    ClientWebSocketResponse,
+    DummyCookieJar,
+    ServerDisconnectedError,
+    TCPConnector,
+    ThreadedResolver,
+    WSMessage,
+    WSMsgType,
+    WSServerHandshakeError,
+    web,
+)
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from ..client.errors import GpuShareError
+from .gate import Gate, Refused, Ticket
+from .kept import Kept
+from .token import Token
+
+#: What is between two ends of one connection, and is not passed on (RFC 9110, 7.6.1).
+HOP: Final = frozenset(
+    (
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization"),
+        *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "expect"),
+    )
+)
+_HANDSHAKE: Final = "sec-websocket-"
+#: Bytes that are read at a time of a body that waits.
+_CHUNK: Final = 64 * 1024
+#: Seconds between two messages about it to the node manager.
+_TELLS: Final = 0.5
+_GONE, _BROKEN = 1001, 1014  # codes of WebSockets: going away, bad gateway
+
+
+class Lost(Exception):
+    """The server did not answer; it may have got the request."""
+
+
+class _Broke(Exception):
+    """The server broke off its answer; the client has the beginning."""
+
+
+class _NotNow(Exception):
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.message)
+        self.refused = refused
+
+
+class _Unsent(Exception):
+    """As a `ClientError`, and one after which the library does not send the request again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the server is, and what callers may ask of it."""
+
+    base: str
+    #: Whether a route is open to callers, by its method and path.
+    opens: Callable[[str, str], bool] = lambda method, path: True
+    #: Its health, which the proxy tells by itself: a probe neither wakes it nor keeps it awake.
+    ready: str = "/health"
+    #: What it wants in ``Authorization``.
+    key: str = ""
+    #: Whether it takes requests to its own address only.
+    own_host: bool = False
+
+
+class Proxy:
+    """All requests to one server. It lives on one event loop, but for what the keeper calls."""
+
+    def __init__(
+        self,
+        keeper: Kept,
+        place: Place,
+        gate: Gate,
+        token: Token | None,
+        *,
+        idle: float = 30.0,
+        revived: Callable[[], None] = lambda: None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """``revived`` looks, on a thread, whether the server is well after it was woken.
+
+        It and the keeper raise :class:`GpuShareError` with what people are told.
+        """
+        self.place, self.gate = place, gate
+        self._keeper, self._token, self._idle = keeper, token, idle
+        self._revived, self._say = revived, say
+        self._loop = asyncio.get_running_loop()
+        self._session: ClientSession | None = None
+        self._open = False  # only `_wake` opens it, and it is open only while it is awake
+        self._ended = ""
+        self._waits: dict[Ticket, asyncio.Future[None]] = {}
+        self._waking: asyncio.Task[None] | None = None
+        self._resting: asyncio.TimerHandle | None = None
+        self._telling: asyncio.TimerHandle | None = None
+        self.under_way = 0
+        #: How requests ended: answered, lost, refused, gone.
+        self.counts: Counter[str] = Counter()
+        self.sleeps = 0  # whoever hears of it from the keeper counts
+
+    # -- life --------------------------------------------------------------------------
+
+    async def start(self, host: str, port: int) -> web.ServerRunner:
+        """Listen. Raises :class:`OSError`."""
+        self._session = ClientSession(
+            # A connection that is used again may be closed by the server just then.
+            connector=TCPConnector(limit=0, force_close=True, resolver=ThreadedResolver()),
+            cookie_jar=DummyCookieJar(),
+            timeout=ClientTimeout(total=None, sock_connect=10.0),
+            auto_decompress=False,
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+            middlewares=(_once,),
+        )
+        serving = web.Server(
+            self.handle, handler_cancellation=True, auto_decompress=False, access_log=None
+        )
+        runner = web.ServerRunner(serving, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError:
+            await self.stop(runner)
+            raise
+        return runner
+
+    async def stop(self, runner: web.ServerRunner) -> None:
+        """Listen no more; what is under way is broken off."""
+        self.end("The server is stopped.")
+        await runner.cleanup()
+        if self._session is not None:
+            await self._session.close()
+        if self._waking is not None:
+            await asyncio.wait({self._waking})
+
+    def end(self, why: str) -> None:
+        """The server has ended: who waits is told, and nobody is let in any more."""
+        self._open, self._ended = False, self._ended or why
+        for ticket in self.gate.fails(why, self._loop.time())[0]:
+            self._answer(ticket, Lost(self._ended))
+        for timer in (self._resting, self._telling):
+            if timer is not None:
+                timer.cancel()
+
+    def started(self) -> asyncio.Task[None]:
+        """The server's processes were started: let in who waits once it is well.
+
+        The task raises :class:`GpuShareError` where it is not.
+        """
+        self._waking = self._loop.create_task(self._wake(asleep=False))
+        return self._waking
+
+    # -- one request -------------------------------------------------------------------
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request."""
+        path, method = request.rel_url.path, request.method
+        if path == self.place.ready and method in ("GET", "HEAD"):
+            return self._health()
+        if self._token is not None and not self._token.fits(request.headers.get("Authorization")):
+            words = "This server needs its token: Authorization: Bearer TOKEN."
+            return problem(401, "no_token", words, {"WWW-Authenticate": "Bearer"})
+        if not _is_plain(request) or not self.place.opens(method, path):
+            return problem(404, "not_open", f"{method} {path} is not open to callers here.")
+        body = Body(request)
+        try:
+            if not self._begins():
+                await self._wait(body)
+            try:
+                is_socket = request.headers.get("Upgrade", "").lower() == "websocket"
+                response = await (self._relay(request) if is_socket else self._pass(request, body))
+            finally:
+                self._ends()
+        except _NotNow as error:
+            self.counts["refused"] += 1
+            after = {"Retry-After": str(error.refused.seconds)}
+            return problem(503, error.refused.why, error.refused.message, after)
+        except Lost as error:
+            self.counts["lost"] += 1
+            self._say(f"{method} {path}: {error}")
+            # It may have been sent: clients of OpenAI's kind must not try again by themselves.
+            return problem(502, "server_lost", str(error), {"x-should-retry": "false"})
+        except _Broke as error:
+            self.counts["lost"] += 1
+            self._say(f"{method} {path}: {error}")
+            if request.transport is not None:
+                request.transport.abort()
+            raise asyncio.CancelledError from error
+        except (asyncio.CancelledError, ConnectionError):
+            self.counts["gone"] += 1
+            raise
+        self.counts["answered"] += 1
+        return response
+
+    def _health(self) -> web.Response:
+        state = "ended" if self._ended else "awake" if self._open else "asleep"
+        return web.json_response({"status": state}, status=503 if self._ended else 200)
+
+    async def _pass(self, request: web.BaseRequest, body: Body) -> web.StreamResponse:
+        if request.headers.get("Expect", "").lower() == "100-continue":
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0
+        try:
+            answer = await self._client.request(
+                request.method,
+                self._url(request),
+                headers=self._forwarded(request),
+                data=body.chunks() if request.body_exists else None,
+                allow_redirects=False,
+            )
+        except (ClientError, OSError, _Unsent) as error:
+            raise Lost(f"The server did not answer: {error}") from error
+        response = web.StreamResponse(
+            status=answer.status, reason=answer.reason, headers=passed_on(answer.headers)
+        )
+        try:
+            await response.prepare(request)
+            while chunk := await _next(answer):
+                await response.write(chunk)
+            await response.write_eof()
+        finally:
+            answer.close()
+        return response
+
+    async def _relay(self, request: web.BaseRequest) -> web.StreamResponse:
+        """A WebSocket: messages, pings and the end go both ways."""
+        asked = request.headers.get("Sec-WebSocket-Protocol", "")
+        headers = self._forwarded(request)
+        for name in {name for name in headers if name.lower().startswith(_HANDSHAKE)}:
+            del headers[name]
+        try:
+            server = await self._client.ws_connect(
+                self._url(request),
+                protocols=[name.strip() for name in asked.split(",") if name.strip()],
+                headers=headers,
+                autoping=False,
+                autoclose=False,
+                max_msg_size=0,
+            )
+        except WSServerHandshakeError as error:
+            return problem(error.status, "no_web_socket", "The server refused the WebSocket.")
+        except (ClientError, OSError, _Unsent) as error:
+            raise Lost(f"The server did not answer: {error}") from error
+        chosen = (server.protocol,) if server.protocol else ()
+        client = web.WebSocketResponse(
+            protocols=chosen, autoping=False, autoclose=False, max_msg_size=0, compress=False
+        )
+        ends: list[tuple[Socket, bool]] = []  # whose end came first, and whether in good order
+        ways: list[asyncio.Task[None]] = []
+        try:
+            await client.prepare(request)
+            ways.append(self._loop.create_task(_hand_on(server, client, _BROKEN, ends)))
+            ways.append(self._loop.create_task(_hand_on(client, server, _GONE, ends)))
+            await asyncio.wait(ways, return_when=asyncio.FIRST_EXCEPTION)
+        except asyncio.CancelledError:
+            if not ends:  # else the client has hung up because it is over
+                raise
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            await server.close()
+        if ends and ends[0] == (server, False):
+            raise _Broke("The server broke off a WebSocket.")
+        await client.close()
+        return client
+
+    @property
+    def _client(self) -> ClientSession:
+        assert self._session is not None
+        return self._session
+
+    def _url(self, request: web.BaseRequest) -> URL:
+        return URL(f"{self.place.base}{request.raw_path}", encoded=True)
+
+    def _forwarded(self, request: web.BaseRequest) -> CIMultiDict[str]:
+        headers = passed_on(request.headers)
+        if self._token is not None:
+            headers.popall("Authorization", None)  # ours, and nobody else's business
+        if self.place.key:
+            headers["Authorization"] = f"Bearer {self.place.key}"
+        if self.place.own_host:
+            headers.popall("Host", None)
+        headers.setdefault("X-Forwarded-For", request.remote or "unknown")
+        headers.setdefault("X-Forwarded-Proto", request.scheme)
+        headers.setdefault("X-Forwarded-Host", request.host)
+        return headers
+
+    # -- awake or not ------------------------------------------------------------------
+
+    def _begins(self) -> bool:
+        if self._ended:
+            raise Lost(self._ended)
+        if not (self._open and self._keeper.begins()):
+            self._open = False
+            return False
+        self._began()
+        return True
+
+    def _began(self) -> None:
+        self.under_way += 1
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
+        self._tell()
+
+    def _ends(self) -> None:
+        self._keeper.ends()
+        self.under_way -= 1
+        if not self.under_way and not self._ended:
+            self._resting = self._loop.call_later(self._idle, self._keeper.set_busy, False)
+        self._tell()
+
+    async def _wait(self, body: Body) -> None:
+        """Wait until the server is awake and this request has begun.
+
+        Raises `_NotNow` and `Lost`.
+        """
+        ticket = self.gate.join(self._loop.time())
+        if isinstance(ticket, Refused):
+            raise _NotNow(ticket)
+        begun = self._waits[ticket] = self._loop.create_future()
+        if self._waking is None:
+            self._waking = self._loop.create_task(self._wake())
+        self._tell()
+        reading = self._loop.create_task(body.hold(self.gate, ticket))
+        try:
+            async with asyncio.timeout_at(ticket.until):
+                await asyncio.shield(begun)
+        except BaseException as error:
+            if begun.done() and not begun.cancelled() and begun.exception() is None:
+                self._ends()  # let in, and gone in the same moment
+            if isinstance(error, TimeoutError):
+                raise _NotNow(self.gate.late(self._loop.time())) from error
+            raise
+        finally:
+            reading.cancel()
+            self.gate.leave(ticket)
+            self._waits.pop(ticket, None)
+            with contextlib.suppress(asyncio.CancelledError, ClientError, OSError):
+                await reading
+
+    async def _wake(self, *, asleep: bool = True) -> None:
+        """Have it woken as long as anybody waits."""
+        try:
+            while not (self._open or self._ended) and (self.gate or not asleep):
+                self.gate.wakes(self._loop.time())
+                if not asleep or await self._call():
+                    asleep = True
+                    await self._let_in()
+        except GpuShareError as error:
+            tickets, refused = self.gate.fails(str(error), self._loop.time())
+            for ticket in tickets:
+                self._answer(ticket, _NotNow(refused))
+            if not asleep:
+                raise
+        finally:
+            self._waking = None
+            self._tell()
+
+    async def _call(self) -> bool:
+        """Whether it is awake; else nobody waits any more. Raises :class:`GpuShareError`."""
+        unwanted = False
+
+        def cancelled() -> bool:
+            nonlocal unwanted
+            unwanted = unwanted or bool(self._ended) or not self.gate
+            return unwanted
+
+        try:
+            await asyncio.to_thread(self._keeper.wake, self._queued, cancelled, math.inf)
+        except GpuShareError:
+            if not unwanted:
+                raise
+        return not unwanted
+
+    async def _let_in(self) -> None:
+        """Let all in who wait, once the server is well. Raises :class:`GpuShareError`."""
+        if not self._keeper.begins():  # or it would sleep again before anybody came in
+            return
+        try:
+            await asyncio.to_thread(self._revived)
+            if self._ended:
+                return
+            self._open = True
+            self.gate.opens(self._loop.time())
+            while self.gate and self._begins():  # or those who are left have it woken again
+                self._answer(self.gate.first(), None)
+        finally:
+            self._keeper.ends()
+
+    def _answer(self, ticket: Ticket, error: Exception | None) -> None:
+        begun = self._waits.pop(ticket, None)
+        if begun is None or begun.done():
+            return
+        if error is None:
+            begun.set_result(None)
+        else:
+            begun.set_exception(error)
+
+    # -- told --------------------------------------------------------------------------
+
+    def _queued(self, said: Mapping[str, Any]) -> None:
+        message = str(said.get("message", ""))
+        self._loop.call_soon_threadsafe(setattr, self.gate, "queued", message)
+
+    def _tell(self) -> None:
+        if self._telling is None and not self._ended:
+            self._telling = self._loop.call_later(_TELLS, self._tell_now)
+
+    def _tell_now(self) -> None:
+        self._telling = None
+        self._keeper.tell(
+            requests=self.under_way,
+            held=len(self.gate),
+            sleeps=self.sleeps,
+            wake_seconds=self.gate.took,
+        )
+
+
+class Body:
+    """What a client sends, of which some may have been read while the request waited."""
+
+    def __init__(self, request: web.BaseRequest) -> None:
+        self._stream, self._exists = request.content, request.body_exists
+        self._held: deque[bytes] = deque()
+
+    async def hold(self, gate: Gate, ticket: Ticket) -> None:
+        """Read on as far as there is room. Only so is it seen that the client has gone."""
+        while self._exists and (room := gate.hold(ticket, _CHUNK)):
+            chunk = await self._stream.read(room)
+            gate.unhold(ticket, room - len(chunk))
+            if not chunk:
+                return
+            self._held.append(chunk)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """All of it."""
+        while self._held:
+            yield self._held.popleft()
+        async for chunk in self._stream.iter_any():
+            yield chunk
+
+
+async def _once(
+    request: ClientRequest, send: Callable[[ClientRequest], Awaitable[ClientResponse]]
+) -> ClientResponse:
+    """The library sends a GET again by itself where the server hung up. Not so here."""
+    try:
+        return await send(request)
+    except (ClientOSError, ServerDisconnectedError) as error:
+        raise _Unsent(str(error) or "it hung up") from error
+
+
+async def _next(answer: ClientResponse) -> bytes:
+    """More of an answer; nothing at its end. Raises `_Broke`."""
+    try:
+        return await answer.content.readany()
+    except (ClientError, OSError) as error:
+        raise _Broke(f"The server broke off its answer: {error}") from error
+
+
+Socket = web.WebSocketResponse | ClientWebSocketResponse
+
+
+async def _hand_on(
+    source: Socket, sink: Socket, code: int, ends: list[tuple[Socket, bool]]
+) -> None:
+    """Pass messages on until ``source`` ends, and say so; by ``code`` if it was not by its own."""
+    while True:
+        message: WSMessage = await source.receive()
+        if message.type is WSMsgType.TEXT:
+            await sink.send_str(message.data)
+        elif message.type is WSMsgType.BINARY:
+            await sink.send_bytes(message.data)
+        elif message.type is WSMsgType.PING:
+            await sink.ping(message.data)
+        elif message.type is WSMsgType.PONG:
+            await sink.pong(message.data)
+        else:
+            well = message.type is WSMsgType.CLOSE
+            ends.append((source, well))
+            said = (message.extra or "").encode() if well else b""
+            await sink.close(code=(message.data or 1000) if well else code, message=said)
+            return
+
+
+def passed_on(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
+    """The headers without those that are between two ends of one connection."""
+    named = {name.strip().lower() for name in headers.get("Connection", "").split(",")}
+    return CIMultiDict(
+        (name, value) for name, value in headers.items() if name.lower() not in HOP | named
+    )
+
+
+def _is_plain(request: web.BaseRequest) -> bool:
+    """Whether all read the path in the same way, so that what is not open stays so."""
+    steps = request.rel_url.path.split("/")[1:]
+    strange = any(step in ("", ".", "..") for step in steps[:-1]) or steps[-1:] in (["."], [".."])
+    return request.raw_path.startswith("/") and not strange and "\\" not in request.raw_path
+
+
+def problem(
+    status: int, kind: str, message: str, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    """An error in the form that clients of OpenAI's kind read."""
+    error = {"message": message, "type": str(kind), "code": status}
+    return web.json_response({"error": error}, status=status, headers=headers)

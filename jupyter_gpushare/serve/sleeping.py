@@ -1,0 +1,88 @@
+"""Puts a server to sleep by its own means, and checks that it wakes as what it was.
+
+It is a `Parker` to the keeper's ladder. What an adapter claims is measured: its memory by the node
+manager, and its mind by a fixed prompt, answered before and after. A server that gives another
+answer than before, or none, is `damaged`, and its keeper starts it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..client.adapters.parkers.base import ParkedDamaged, ParkFailed, ParkRefused, ResumeFailed
+from .adapters.base import Adapter
+from .upstream import Control, ControlFailed
+
+
+class OwnSleep:
+    """A server's own way to give its GPU memory back."""
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        control: Control,
+        memory: Callable[[], int],
+        say: Callable[[str], None],
+    ) -> None:
+        """``memory``: the bytes that the server has on GPUs now."""
+        self._adapter, self._control, self._memory, self._say = adapter, control, memory, say
+        self._answer: str | None = None
+        self._steady: bool | None = None
+        self.is_parked = False
+        #: It must be started anew before anybody is answered.
+        self.damaged = False
+
+    def trim(self) -> int:
+        """A server has no cache that it would empty for us."""
+        return 0
+
+    def drop_cache(self) -> None:
+        """As `trim`."""
+
+    def bytes_to_park(self) -> int:
+        """As much as it has on GPUs: what of that goes to host memory, only the server knows."""
+        return self._memory()
+
+    def park(self) -> int:
+        """Have it sleep; the bytes that it keeps in host memory."""
+        try:
+            self._answer = self._adapter.ask(self._control)
+            if self._steady is None and self._answer is not None:
+                self._steady = self._adapter.ask(self._control) == self._answer
+                if not self._steady:
+                    self._say(
+                        "The server answers the same prompt differently each time, so it is not "
+                        "checked whether it wakes as what it was."
+                    )
+        except ControlFailed as error:
+            raise ParkRefused(str(error)) from error
+        amount = self._memory() if self._adapter.copies else 0
+        try:
+            self._adapter.sleep(self._control)
+        except ControlFailed as error:
+            self._undo(error)
+        self.is_parked = True
+        return amount
+
+    def _undo(self, error: ControlFailed) -> None:
+        """Some of it may sleep already."""
+        try:
+            self._adapter.wake(self._control)
+        except ControlFailed:
+            self.is_parked = True
+        raise ParkFailed(str(error)) from error
+
+    def resume(self) -> None:
+        """Have it wake, and see whether it is what it was."""
+        try:
+            self._adapter.wake(self._control)
+            again = self._adapter.ask(self._control) if self._steady else self._answer
+        except ControlFailed as error:
+            raise ResumeFailed(str(error)) from error
+        self.is_parked = False
+        if again != self._answer:
+            self.damaged = True
+            raise ParkedDamaged(
+                f"The server ({self._adapter.name}) does not answer as before it slept; it is "
+                "started anew."
+            )

@@ -1,0 +1,141 @@
+"""The server behind the proxy: its port, what it is started with, its health, its own routes.
+
+All here blocks, and is called on threads: the keeper's, and the one that wakes.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from ..client.errors import GpuShareError
+from ..protocol.times import format_duration
+
+HOST: Final = "127.0.0.1"
+#: What stands for the port in a command.
+PORT: Final = "{port}"
+#: Seconds between two looks at a server that starts.
+_LOOK: Final = 0.1
+#: Seconds for an answer about its health, and for what moves its memory.
+_HEALTH, _LONG = 30.0, 600.0
+_MOST: Final = 16 * 2**20  # bytes of an answer
+
+
+class ControlFailed(GpuShareError):
+    """The server did not do what it was asked to by one of its own routes."""
+
+
+class Answer(NamedTuple):
+    """What a route answered."""
+
+    status: int
+    text: str
+
+    @property
+    def json(self) -> Any:
+        """The document; an empty one where it is none."""
+        try:
+            return json.loads(self.text)
+        except ValueError:
+            return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """The server's own routes, for its keeper only."""
+
+    port: int
+    #: The key that the server wants, if any.
+    key: str = ""
+
+    @property
+    def base(self) -> str:
+        """Where it is."""
+        return f"http://{HOST}:{self.port}"
+
+    def call(self, method: str, path: str, body: Any = None, *, patience: float = _LONG) -> Answer:
+        """The answer, whatever it is. Raises `ControlFailed` where none came."""
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        sent = None if body is None else json.dumps(body).encode()
+        if sent is not None:
+            headers["Content-Type"] = "application/json"
+        line = http.client.HTTPConnection(HOST, self.port, timeout=patience)
+        try:
+            line.request(method, path, sent, headers)
+            answer = line.getresponse()
+            return Answer(answer.status, answer.read(_MOST).decode("utf-8", "replace"))
+        except (OSError, http.client.HTTPException) as error:
+            why = str(error) or type(error).__name__
+            raise ControlFailed(f"{method} {path} of the server failed: {why}") from error
+        finally:
+            line.close()
+
+    def must(self, method: str, path: str, body: Any = None) -> Answer:
+        """As `call`. Raises `ControlFailed` unless it is well answered, too."""
+        answer = self.call(method, path, body)
+        if not 200 <= answer.status < 300:
+            words = " ".join(answer.text.split())[:200]
+            raise ControlFailed(f"{method} {path} of the server said {answer.status}: {words}")
+        return answer
+
+
+def free_port() -> int:
+    """A port of this host that nobody uses now."""
+    with socket.socket() as found:
+        found.bind((HOST, 0))
+        return int(found.getsockname()[1])
+
+
+def with_port(
+    command: Sequence[str], port: int, environ: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """The command and environment with the port: in place of ``{port}``, and as ``PORT``."""
+    words = [word.replace(PORT, str(port)) for word in command]
+    return words, {**environ, "PORT": str(port)}
+
+
+def key_in(command: Sequence[str]) -> str:
+    """The key that a server's command says callers must have."""
+    for at, word in enumerate(command):
+        name, _, value = word.partition("=")
+        if name in ("--api-key", "--admin-api-key"):
+            return value or "".join(command[at + 1 : at + 2])
+    return ""
+
+
+def wait_until_ready(
+    control: Control,
+    path: str,
+    within: float,
+    ended: Callable[[], bool],
+    *,
+    named: bool = True,
+) -> None:
+    """Wait until the server is well. ``named``: its command has its port.
+
+    Raises :class:`GpuShareError`, which says what it was.
+    """
+    until, said = time.monotonic() + within, "nobody listens"
+    while not ended():
+        try:
+            answer = control.call("GET", path, patience=min(_HEALTH, within))
+        except ControlFailed as error:
+            said = str(error)
+        else:
+            # One that has no such page is taken at its word that it listens.
+            if answer.status < 500:
+                return
+            said = f"GET {path} says {answer.status}"
+        if time.monotonic() > until:
+            hint = "" if named else f" It may not read PORT: write {PORT} in its command."
+            raise GpuShareError(
+                f"The server is not ready after {format_duration(within)}: {said} at "
+                f"{control.base}.{hint} --ready says what is asked, --ready-within for how long."
+            )
+        time.sleep(_LOOK)
+    raise GpuShareError("The server has ended before it was ready; what it printed says why.")

@@ -1,0 +1,81 @@
+"""A keeper without processes, GPUs or a node manager: it sleeps when a test says so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jupyter_gpushare.client.errors import GpuShareError
+
+
+class StandInKeeper:
+    """As the real one, of which `jupyter_gpushare.serve.kept` says what the proxy needs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Condition()
+        self.awake, self.under_way, self.busy = True, 0, True
+        #: Set while a wake may end.
+        self.gpu = threading.Event()
+        self.gpu.set()
+        self.refuses = ""
+        self.wakes, self.sleeps, self.cancelled = 0, 0, 0
+        self.told: dict[str, Any] = {}
+
+    def begins(self) -> bool:
+        with self._lock:
+            if self.awake:
+                self.under_way, self.busy = self.under_way + 1, True
+            return self.awake
+
+    def ends(self) -> None:
+        with self._lock:
+            self.under_way -= 1
+            assert self.under_way >= 0
+            self._lock.notify_all()
+
+    def set_busy(self, busy: bool) -> None:
+        with self._lock:
+            self.busy = busy
+            self._lock.notify_all()
+
+    def sleep(self) -> bool:
+        """Go to sleep unless a request is under way; whether it did."""
+        with self._lock:
+            if self.under_way or not self.awake:
+                return False
+            self.awake = False
+            self.sleeps += 1
+            return True
+
+    def drain(self) -> None:
+        """Let nobody in any more; what is under way ends before it wakes again."""
+        with self._lock:
+            self.sleeps += self.awake
+            self.awake = False
+
+    def idles(self, timeout: float = 60.0) -> bool:
+        """Wait until it was said to be idle."""
+        with self._lock:
+            return self._lock.wait_for(lambda: not self.busy, timeout)
+
+    def wake(
+        self,
+        on_queued: Callable[[Mapping[str, Any]], None],
+        cancelled: Callable[[], bool],
+        timeout: float,
+    ) -> None:
+        on_queued({"message": "One is ahead of it."})
+        while not self.gpu.wait(0.01):
+            if cancelled():
+                self.cancelled += 1
+                raise GpuShareError("Nobody waits any more.")
+        if self.refuses:
+            raise GpuShareError(self.refuses)
+        with self._lock:
+            assert self._lock.wait_for(lambda: not self.under_way, 60.0)
+            self.awake = True
+            self.wakes += 1
+
+    def tell(self, **serving: Any) -> None:
+        self.told |= serving
