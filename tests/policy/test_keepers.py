@@ -7,14 +7,16 @@ from dataclasses import replace
 import pytest
 from support.policy_moves import lazy
 from support.policy_turns import CONFIG
-from support.policy_world import GIB, World, gpu, is_asked, process, why_refused
+from support.policy_world import BOOT, GIB, World, gpu, is_asked, process, why_refused
 
 from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.decide import rebuild
 from jupyter_gpushare.policy.measure.stillness import RESTS
-from jupyter_gpushare.policy.recall import moving
+from jupyter_gpushare.policy.recall import moving, offers, reclaiming
 from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.model import (
     Activity,
+    Loan,
     Movable,
     Quota,
     RefusalReason,
@@ -91,6 +93,12 @@ def test_who_is_asked_for_an_idle_gpu(
 ) -> None:
     world = rests(kept(request_, kind, *tree))
     assert is_asked(world.state, HERS) is yields
+    found = offers.over_limit(world.state, world.state.leases[HERS], world.config)
+    assert (found is not None) is yields
+    beyond = Loan(ALICE, Quota(0), 1, reclaim=True)
+    world.run(cmd.BelongTo(world.at, "uni"))
+    world.run(cmd.LendQuotas(world.at, BOOT, world.at, 300.0, (beyond,)))
+    assert bool([*reclaiming.reclaimed(world.state, world.config)]) is yields
     planned = world.plan(HERS, 20 * GIB)
     assert isinstance(planned, core.Done) is (yields or tree == (KEEPER,))
     if yields and len(tree) > 1:
@@ -196,6 +204,7 @@ def test_what_is_parked_waits_for_a_successor_as_long_as_it_lives() -> None:
     assert isinstance(world.resume(HERS), core.Wait)
     world.die(KEEPER)
     assert HERS not in world.state.queue.waiting, "nobody could bring it back"
+    assert world.state.leases[HERS].activity is Activity.IDLE
     for _ in range(3):
         world.run(cmd.Heartbeat(world.at, HIS, "bob", process(BOB)))
         world.tick(world.config.heartbeat_timeout + 1)
@@ -222,6 +231,26 @@ def test_what_is_parked_ends_with_its_last_process_and_with_a_kernel_that_parked
         joins(world, child)
         world.die(KEEPER)
         assert world.phase(HERS) == "forgotten"
+
+
+def test_a_gate_of_who_went_on_is_none_of_the_successors() -> None:
+    world = World(CONFIG).start([gpu(0)], Quota(1, None))
+    asks(world)
+    joins(world, ROOT)
+    world.die(KEEPER)
+    world.says(HERS, cmd.ReportMemory, (), 0, True)
+    joins(world, NEXT, keeper=True)
+    assert HERS not in world.state.takers, "it would never end its turn"
+
+
+def test_a_successor_may_come_while_leases_are_presented() -> None:
+    world = kept()
+    world.die(KEEPER)
+    voucher = rebuild.voucher_of(world.state, world.state.leases[HERS])
+    world.run(cmd.Start(world.at, BOOT, (gpu(0),), forgot=True))
+    shown = cmd.Present(world.at, voucher, ALICE, process(NEXT), keeper=True)
+    assert isinstance(world.run(shown), core.Grant)
+    assert world.state.leases[HERS].task.process == process(NEXT)
 
 
 def test_nobody_takes_a_lease_from_one_that_lives_or_from_another_person() -> None:
