@@ -49,4 +49,3 @@ def test_a_program_that_rests_is_parked_and_wakes_when_it_is_spoken_to(stage: St
         assert not program.has_answered(3.0), "its GPU is bob's"
         bob.call(Method.RELEASE, lease=lease)
         assert program.finish(120.0) == known
-        stage.until_state("alice", "held")
