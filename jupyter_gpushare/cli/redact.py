@@ -38,6 +38,9 @@ _IN_URL: Final = re.compile(r"(\w+://[^\s:/@]*:)([^\s@/]+)(@)")
 #: The user in an address, with or without a password: ``https://user@host``.
 _USER_IN_URL: Final = re.compile(r"(\w+://)([^\s:/@]+)((?::[^\s@/]*)?@)")
 _RANDOM: Final = re.compile(r"[A-Za-z0-9_+-]{20,}={0,2}")
+#: What a name is made of. Random letters change between small and capital ones at every second.
+_WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_SHORT_WORDS: Final = 4.5
 #: The person or the group in a line of the node manager's log, and in a label of its metrics.
 _WHO: Final = re.compile(
     r"""(\b(?:environment|by|group)(?:=|"?: ?))("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"',;}]+)"""
@@ -122,9 +125,12 @@ def _once(text: str) -> str:
 
 def _unless_harmless(found: re.Match[str]) -> str:
     text = found[0]
-    if _GPU.fullmatch(text) or not any(letter.isdigit() for letter in text):
-        return text
-    return mark(text)
+    # One random text of 32 signs in some 250 has no digit; then its capitals tell.
+    words = _WORD.findall(text)
+    is_word = not any(letter.isdigit() for letter in text) and (
+        text in (text.lower(), text.upper()) or sum(map(len, words)) >= _SHORT_WORDS * len(words)
+    )
+    return text if is_word or _GPU.fullmatch(text) else mark(text)
 
 
 # -- configuration files -------------------------------------------------------------------------

@@ -223,6 +223,9 @@ SECRET = secrets.token_hex(16)
         ("2026-11-21T14:05:01.250Z INFO lease.granted call=3.2 environment=alice gpus=1", ()),
         ("jupyter_gpushare_queue_requests 1.0", ()),
         ("/usr/lib/python3.11/site-packages/jupyter_gpushare", ()),
+        ("GpuShareExtension_NodeManagerApp reads JUPYTER_GPUSHARE_SOCKET", ()),
+        # A token without a digit.
+        ("cookie ZgPI_MFBANXrFW-kclgiahzGUuuMPhKz", ("ZgPI_MFBANXrFW-kclgiahzGUuuMPhKz",)),
         # Whose files they are, and whose address it is, are not told.
         ("cannot read /home/dave/papers/notes.txt: no such file; /home/eve", ("dave", "eve")),
         ("cannot read /Users/dave/papers/notes.txt: no such file; /Users/eve", ("dave", "eve")),
@@ -230,7 +233,7 @@ SECRET = secrets.token_hex(16)
         # The same secret has the same mark.
         (f"{SECRET} and {SECRET}", (SECRET,)),
     ],
-    ids=range(8),
+    ids=range(10),
 )
 def test_what_helps_stays_and_the_rest_has_marks(text: str, names: tuple[str, ...]) -> None:
     expected = text
