@@ -149,6 +149,13 @@ class Keeper:
         if (lease := self._holding.lease) is not None:
             self._holding.session.set_activity(lease, busy)
 
+    def tell(self, **serving: Any) -> None:
+        """What the node manager shows of a server (`serving`), and forgets when it is restarted, so
+        that it is told now and then. Never waits.
+        """
+        if (lease := self._holding.lease) is not None:
+            self._holding.session.tell(Method.SERVING, lease=lease, **serving)
+
     def wake(
         self,
         on_queued: Callable[[Mapping[str, Any]], None] = lambda news: None,
