@@ -189,7 +189,16 @@ class Keeper:
                 after = Rest.ENDED
                 raise
             finally:
-                self._move(after)
+                if after is not Rest.AWAKE:
+                    self._give_up()
+                ends = not self._runs and not self._program.restarts
+                self._move(Rest.ENDED if ends else after)
+
+    def _give_up(self) -> None:
+        """It did not wake: others may have its GPUs until it is tried again."""
+        if self._is_granted and (lease := self._holding.lease) is not None:
+            self._tell_given(lease)
+        self._is_granted = False
 
     def _have_gpus(
         self,
@@ -226,7 +235,6 @@ class Keeper:
         """Raises :class:`GpuShareError`; :class:`ProcessLost` where the program is no more."""
         grant, seconds = self._holding.grant, None
         if grant is None:
-            self._is_granted = False
             raise LeaseLost("The lease ended before the program was awake.")
         now = tuple(gpu.uuid for gpu in grant.gpus)
         if self._runs:
@@ -240,7 +248,10 @@ class Keeper:
             if self._program.is_damaged:
                 self._stop()
         if not self._runs:
-            self._program.start()
+            try:
+                self._program.start()
+            except OSError as error:
+                raise GpuShareError(f"The program cannot be started again: {error}") from error
             self._runs = True
         self._holding.session.tell_surely(Method.RESTORED, lease=grant.lease, seconds=seconds)
         self._given, self._is_granted = Given(Rung.RELEASE), False
@@ -309,7 +320,6 @@ class Keeper:
                     self._keeps(recall, str(error))
                     return
                 self._stop()
-                self._given = Given(Rung.RELEASE, movable=Movable.ANY)
             after = Rest.ASLEEP
             self._tell_given(recall.lease)
             self._say(f"{recall.message} It sleeps until somebody needs it.")
@@ -319,7 +329,7 @@ class Keeper:
     def _stop(self) -> None:
         self._program.stop()
         self._ladder.forget()
-        self._runs = False
+        self._runs, self._given = False, Given(Rung.RELEASE, movable=Movable.ANY)
 
     def _tell_given(self, lease: str) -> None:
         given = self._given

@@ -94,7 +94,11 @@ class KeptTree:
         if not self._holding.joined_by(root):
             self.stop()
             raise GpuShareError("The lease ended before the program was started.")
-        self._ready()
+        try:
+            self._ready()
+        except GpuShareError:
+            self.stop()
+            raise
 
     def succeed(self, noted: Noted) -> State | None:
         """Keep the program of a keeper that was killed; what the driver says of it."""

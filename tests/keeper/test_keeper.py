@@ -47,10 +47,14 @@ class Program:
 
     restarts: bool = False
     is_damaged: bool = False
+    fails: bool = False
     log: list[str] = field(default_factory=list)
 
     def start(self) -> None:
+        if self.fails:
+            raise FileNotFoundError("no such program")
         self.log.append("start")
+        self.is_damaged = False
 
     def stop(self) -> None:
         self.log.append("stop")
@@ -191,7 +195,7 @@ def test_who_stops_waiting_leaves_the_queue_and_it_sleeps_on(node: RunningNode) 
         until(lambda: not node.status()["queue"], "nobody is in the queue")
 
 
-def test_memory_that_does_not_come_back_is_tried_again_under_the_same_lease(
+def test_what_did_not_wake_leaves_its_gpu_to_others_until_it_is_tried_again(
     node: RunningNode,
 ) -> None:
     with kept(node) as it, bob_waits(node) as (bob, asked):
@@ -201,9 +205,28 @@ def test_memory_that_does_not_come_back_is_tried_again_under_the_same_lease(
         with pytest.raises(NotBroughtBack):
             it.keeper.wake(timeout=60.0)
         assert it.keeper.rest is Rest.ASLEEP
+        lease = it.holding.lease
+        bob.call(Method.RELEASE, lease=bob.request(memory=16 * GIB)["lease"])
         it.driver.resumes = Result.DONE
         it.keeper.wake(timeout=60.0)
         assert it.keeper.begins()
+        assert it.holding.lease == lease
+
+
+def test_what_woke_as_something_else_is_started_anew_and_tried_again_if_it_cannot_be(
+    node: RunningNode,
+) -> None:
+    with kept(node, restarts=True) as it, bob_waits(node) as (bob, asked):
+        it.asleep()
+        bob.call(Method.RELEASE, lease=bob.wait(asked)["lease"])
+        it.program.is_damaged = it.program.fails = True
+        with pytest.raises(GpuShareError, match="cannot be started again"):
+            it.keeper.wake(timeout=60.0)
+        assert (it.keeper.rest, it.program.log) == (Rest.ASLEEP, ["stop"])
+        bob.call(Method.RELEASE, lease=bob.request(memory=16 * GIB)["lease"])
+        it.program.fails = False
+        it.keeper.wake(timeout=60.0)
+        assert it.program.log == ["stop", "start"]
 
 
 @pytest.mark.parametrize("restarts", [False, True])
