@@ -38,20 +38,13 @@ def stat_of(pid: int | str, proc: str = "/proc") -> list[bytes]:
 
 def tree_of(roots: Collection[int], proc: str = "/proc") -> list[int]:
     """The processes among ``roots``, and all that descend from them; without zombies."""
-    children: dict[int, list[int]] = {}
-    living = set()
-    for name in filter(str.isdigit, os.listdir(proc)):
-        if (fields := stat_of(name, proc))[1:] and fields[0] not in (b"Z", b"X"):
-            living.add(int(name))
-        if fields[1:]:  # a zombie's children may not have been given to another parent yet
-            children.setdefault(int(fields[1]), []).append(int(name))
-    found = dict.fromkeys(roots)
-    waiting = list(found)
-    while waiting:
-        new = [pid for pid in children.get(waiting.pop(), ()) if pid not in found]
-        found |= dict.fromkeys(new)
-        waiting += new
-    return [pid for pid in found if pid in living]
+    stats = {int(name): stat_of(name, proc) for name in os.listdir(proc) if name.isdigit()}
+    parents = {pid: int(fields[1]) for pid, fields in stats.items() if fields[1:]}
+    found = set(roots)
+    # Zombies are looked through: another parent may not have been given their children yet.
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return sorted(pid for pid in found if stats.get(pid, [])[:1] not in ([], [b"Z"], [b"X"]))
 
 
 def adopt_orphans() -> None:

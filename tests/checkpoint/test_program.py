@@ -5,17 +5,33 @@ Real processes, the real helper and cuda-bindings; the driver is our double.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from collections.abc import Iterator
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cuda import GIB, Call, CudaTree, CudaWorld, children_of, has_ended, helper_pid
 from support.node import until
 
-from jupyter_gpushare.client.memory.driver import DriverCheckpoint
-from jupyter_gpushare.protocol.checkpoint import Cause, Outcome, Result, State
+from jupyter_gpushare.client.memory.driver import DriverCheckpoint, StartedTree, start_tree
+from jupyter_gpushare.node.checkpoint import operations
+from jupyter_gpushare.node.checkpoint.workerlink import WorkerLink
+from jupyter_gpushare.protocol.checkpoint import (
+    Action,
+    Cause,
+    Outcome,
+    Request,
+    Result,
+    State,
+    Target,
+)
+from jupyter_gpushare.protocol.processes import open_files, start_time
 
 from .conftest import one_world
 
@@ -168,3 +184,172 @@ def test_the_helper_stays_while_something_is_parked_whose_root_has_ended(program
     # At the end of their input, which was the root's.
     until(lambda: all(has_ended(pid) for pid in program.sums), "the end of all")
     assert not list(program.place.parent.glob("*.tree"))
+
+
+# -- where only ancestors may trace a process --------------------------------------------------
+
+
+def test_its_helper_may_trace_it_where_only_ancestors_may(program: Program) -> None:
+    program.add("third", orphan=True)
+    program.world.only_ancestors()
+    well(program.park())
+    well(program.resume())
+    assert program.is_whole()
+
+
+def test_another_worker_is_refused_then_and_nothing_is_lost(program: Program) -> None:
+    program.world.only_ancestors()
+    program.world.hang(Call.CHECKPOINT)
+    stuck = program.driver.park(0.5, 0.1)
+    assert (stuck.result, stuck.replaced) == (Result.STUCK, True)
+    program.world.heal()
+    for action in (program.park, program.resume):
+        refused = action()
+        assert (refused.result, refused.cause) == (Result.REFUSED, Cause.NOT_PERMITTED), refused
+    program.world.as_new()  # the administrator lets others in
+    well(program.resume())
+    assert program.is_whole()
+
+
+def test_why_it_is_refused_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Link(WorkerLink):
+        pid = 1
+
+        def ask(self, command: dict[str, Any], seconds: float) -> dict[str, Any]:
+            said = {"list": {"processes": [[5, 6]]}, "state": {"code": 304}}
+            return {"code": 0, "error": None, "seconds": 0.0, **said.get(command["step"], {})}
+
+    monkeypatch.setattr(operations, "only_ancestors_trace", lambda: True)
+    root = Target(os.getpid(), start_time(os.getpid()) or 0)
+    request = Request(Action.PARK, root, tree=True)
+    outcome = operations.Operations(Link(), "/nowhere/h.sock").carry_out(request)
+    assert isinstance(outcome, Outcome)
+    assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.NOT_PERMITTED)
+    assert "kernel.yama.ptrace_scope = 1" in outcome.message
+
+
+# -- being started -----------------------------------------------------------------------------
+
+
+def started(place: Path, command: Sequence[str], **options: Any) -> StartedTree:
+    return start_tree(command, os.environ, str(place), **options)
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 7", 7), ("kill -TERM $$", 128 + signal.SIGTERM)]
+)
+def test_the_helper_ends_as_the_root_does(place: Path, script: str, code: int) -> None:
+    tree = started(place, ["sh", "-c", script])
+    assert tree.helper.wait(60) == code
+    assert not place.exists()
+    tree.signal(signal.SIGTERM)  # to nobody
+
+
+def test_signals_go_to_the_root_and_never_end_the_helper(place: Path) -> None:
+    script = "trap 'exit 5' USR1; echo ready; while :; do sleep 0.01; done"
+    tree = started(place, ["sh", "-c", script], stdout=subprocess.PIPE)
+    with tree.helper:
+        assert tree.helper.stdout is not None
+        assert tree.helper.stdout.readline() == b"ready\n"
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            tree.helper.send_signal(number)
+        tree.signal(signal.SIGUSR1)
+        assert tree.helper.wait(60) == 5
+
+
+def opened(pid: int) -> set[str]:
+    """The files that a process has open."""
+    return {file for _number, file in open_files(pid)}
+
+
+LOOK = """
+import json, os, signal
+print(json.dumps({
+    "session": os.getsid(0), "group": os.getpgid(0), "pid": os.getpid(), "cwd": os.getcwd(),
+    "blocked": list(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+    "interrupts": signal.getsignal(signal.SIGINT) is not signal.SIG_IGN,
+    "files": os.listdir("/proc/self/fd"), "environ": dict(os.environ),
+}), flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize("new_session", [False, True])
+def test_it_has_the_surroundings_of_a_child_of_its_keeper(
+    place: Path, tmp_path: Path, new_session: bool
+) -> None:
+    """Terminal, folder, environment, no signal blocked; and no other process has its streams."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
+    try:
+        tree = start_tree(
+            [sys.executable, "-c", LOOK],
+            {**os.environ, "ODD": "\udcff", "CUDA_VISIBLE_DEVICES": "GPU-1"},
+            str(place),
+            cwd=str(tmp_path),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            new_session=new_session,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with tree.helper as helper:
+        assert helper.stdin is not None
+        assert helper.stdout is not None
+        seen = json.loads(helper.stdout.readline())
+        whole = seen["pid"] if new_session else os.getpgid(0)
+        assert seen["pid"] == tree.root.pid
+        assert (seen["group"], seen["session"]) == (whole, whole if new_session else os.getsid(0))
+        assert (seen["cwd"], seen["blocked"], seen["interrupts"]) == (str(tmp_path), [], True)
+        assert sorted(seen["files"])[:3] == ["0", "1", "2"]
+        assert len(seen["files"]) == 4, "and what lists them"
+        assert (seen["environ"]["ODD"], seen["environ"]["CUDA_VISIBLE_DEVICES"]) == (
+            "\udcff",
+            "GPU-1",
+        )
+        (worker,) = children_of(helper.pid)
+        streams = {os.readlink(f"/proc/{tree.root.pid}/fd/{n}") for n in (0, 1)}
+        for pid in (helper.pid, worker):
+            until(lambda pid=pid: not streams & opened(pid), "it has let go of the streams")
+            assert os.getsid(pid) == pid
+            assert Path(f"/proc/{pid}/cwd").readlink() == Path("/")
+        helper.communicate(b"\n", timeout=60)
+        assert helper.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        ("/nonexistent", FileNotFoundError),
+        ("no-such-command", FileNotFoundError),
+        ("/", PermissionError),
+    ],
+)
+def test_what_cannot_be_started_is_an_error(
+    place: Path, command: str, error: type[OSError]
+) -> None:
+    with pytest.raises(error):
+        started(place, [command])
+    assert not place.exists()
+
+
+def test_a_place_serves_one_program(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tree = started(place, ["sleep", "60"])
+    try:
+        with pytest.raises(OSError, match="helper does not start"):
+            started(place, ["sleep", "60"])
+        assert f"holds {place}.lock" in capfd.readouterr().err
+    finally:
+        tree.signal(signal.SIGKILL)
+        assert tree.helper.wait(60) == 128 + signal.SIGKILL
+
+
+def test_whoever_has_gone_before_it_runs_does_not_leave_it_behind(place: Path) -> None:
+    ours, theirs = socket.socketpair()
+    start = ["--socket", str(place), "--start", str(theirs.fileno())]
+    command = [sys.executable, "-P", "-m", "jupyter_gpushare.node.checkpoint", *start]
+    helper = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+    asked = {"command": ["sleep", "60"], "environ": dict(os.environ), "session": False}
+    ours.sendall(json.dumps(asked).encode() + b"\n")
+    for one in (ours, theirs):
+        one.close()
+    assert helper.wait(60) == 128 + signal.SIGKILL

@@ -41,6 +41,7 @@ def look(proc: Path, environ: dict[str, str] | None = None, **more: Any) -> list
     seen = [SeenGpu(GPU, "H200", persistence=True, mig=False)]
     gpus, seen = more.get("gpus", [GPU]), more.get("seen", seen)
     places: dict[str, Any] = {"pid": 100, "proc": str(proc), "mps_socket": str(proc / "mps")}
+    places["tree"] = more.get("tree", False)
     return list(objections(gpus, seen, environ or {}, **places))
 
 
@@ -68,6 +69,17 @@ def test_children_and_grandchildren_with_the_gpu_open(proc: Path) -> None:
     for pid in range(400, 404):
         add_process(proc, pid, 100, "worker", ["/dev/nvidia0"])
     assert " and 2 more. End" in look(proc)[0]
+
+
+def test_a_programs_processes_are_looked_at_one_by_one_and_may_have_the_gpu(proc: Path) -> None:
+    add_process(proc, 200, 100, "sh", ["/dev/null"])
+    engine = add_process(proc, 201, 200, "engine", ["/dev/nvidia0"])
+    assert look(proc, tree=True) == []
+    (engine / "task" / "202").mkdir()
+    (engine / "task" / "202" / "comm").write_text("NCCL Service  0\n")
+    (said,) = look(proc, tree=True)
+    assert "NCCL runs in engine (pid 201)" in said
+    assert "NCCL" not in look(proc)[0]
 
 
 @pytest.mark.parametrize(

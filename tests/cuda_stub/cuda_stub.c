@@ -16,6 +16,8 @@
  *   cuda slow FUNCTION MILLISECONDS
  *   cuda kills FUNCTION               the target of this checkpoint call dies
  *   cuda breaks FUNCTION CODE         the target of this checkpoint call is FAILED afterwards
+ *   cuda ancestors only               a checkpoint call acts on descendants of its caller alone,
+ *                                     as where Yama lets no other process trace one
  *
  * Every process that uses CUDA has a file PID.STARTTIME in the directory
  * NVML_STUB_STATE + ".procs": its checkpoint state and what it holds of each
@@ -608,13 +610,32 @@ struct restore_args {
     unsigned count;
 };
 
+static int descends(int pid, int ancestor)
+{
+    while (pid > 1 && pid != ancestor) {
+        char path[64], text[1024];
+        snprintf(path, sizeof path, "/proc/%d/stat", pid);
+        FILE *file = fopen(path, "re");
+        if (file == NULL)
+            return 0;
+        text[fread(text, 1, sizeof text - 1, file)] = 0;
+        fclose(file);
+        char *end = strrchr(text, ')');
+        if (end == NULL || sscanf(end + 1, " %*c %d", &pid) != 1)
+            return 0;
+    }
+    return pid == ancestor;
+}
+
 /* Finds a target that this process may act on, under the lock. */
-static int target(int pid, struct process *process)
+static int target(const struct world *world, int pid, struct process *process)
 {
     char folder[64];
     struct stat there;
     if (!read_living(pid, process))
         return INVALID_VALUE; /* it has no CUDA in it */
+    if (mishap_of(world, "ancestors", "only") != NULL && !descends(pid, getpid()))
+        return OPERATING_SYSTEM;
     snprintf(folder, sizeof folder, "/proc/%d", pid);
     if (geteuid() != 0 && stat(folder, &there) == 0 && there.st_uid != geteuid())
         return NOT_PERMITTED;
@@ -646,7 +667,7 @@ static int begin(const struct world *world, const char *function, int pid, int s
                  struct process *process, int *code)
 {
     int lock = lock_processes();
-    *code = target(pid, process);
+    *code = target(world, pid, process);
     if (*code == SUCCESS && state != ANY_STATE && process->state != state)
         *code = ILLEGAL_STATE;
     if (*code == SUCCESS)

@@ -143,6 +143,10 @@ class CudaWorld(NvmlWorld):
         """The call answers ``code``, and the process is FAILED for ever."""
         self._set_cuda("breaks", call.value, str(code.value))
 
+    def only_ancestors(self) -> None:
+        """A process is checkpointed by its ancestors alone, as where Yama has it so."""
+        self._set_cuda("ancestors only", "", "")
+
     def heal(self, call: Call | None = None) -> None:
         """No mishap (of this call) any more; calls that hang go on."""
         for marker in self._processes.glob("in-*"):

@@ -39,7 +39,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -223,13 +222,12 @@ class DriverCheckpoint:
     # -- inside -----------------------------------------------------------------------
 
     def _target(self) -> Target | None:
-        pid = os.getpid() if self._pid is None else self._pid
         if self._root is not None:
             return self._root
+        pid = os.getpid() if self._pid is None else self._pid
         started = start_time(pid)
         target = None if started is None else Target(pid, started)
-        if self._tree:
-            self._root = target
+        self._root = target if self._tree else None
         return target
 
     def _carry_out(
@@ -422,17 +420,7 @@ def start_tree(
     process's terminal, and its process group, unless it gets a ``new_session``; it gets no signals
     blocked. Raises `OSError`, with the ``errno`` of the command's start if that is what failed.
     """
-    program: str | None = command[0]
-    if os.sep not in command[0]:
-        program = shutil.which(command[0], path=environ.get("PATH"))
-    if program is None:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
-    asked = {
-        "program": program,
-        "command": list(command),
-        "environ": dict(environ),
-        "session": new_session,
-    }
+    asked = {"command": list(command), "environ": dict(environ), "session": new_session}
     ours, theirs = socket.socketpair()
     with ours, theirs:
         start = ["--socket", place, "--start", str(theirs.fileno())]
@@ -450,13 +438,13 @@ def start_tree(
         try:
             ours.sendall(json.dumps(asked).encode() + b"\n")
             with ours.makefile("rb") as wire:
-                said = json.loads(wire.readline() or b'{"error": "The helper has ended."}')
-        except OSError as error:  # without us it ends again
-            said = {"error": f"The checkpoint helper does not start: {error}"}
-    if "error" in said:
-        if "errno" in said:
-            helper.wait()
-        raise OSError(said.get("errno", errno.EIO), said["error"], command[0])
+                said = json.loads(wire.readline())
+        except (OSError, ValueError) as error:  # without us to answer to, it ends what it starts
+            said = {"code": errno.EIO, "error": f"The checkpoint helper does not start ({error})."}
+    if said["error"]:
+        with suppress(subprocess.TimeoutExpired):
+            helper.wait(_WAY)
+        raise OSError(said["code"], said["error"], command[0])
     return StartedTree(helper, Target(said["pid"], said["start_time"]))
 
 

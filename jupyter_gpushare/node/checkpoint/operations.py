@@ -31,15 +31,6 @@ LOAD_SECONDS: Final = 20.0
 _RELOAD_SECONDS: Final = 8.0
 
 
-#: Whether a step that went well leaves its process so that it waits for another one.
-_LEAVES_PARKED: Final = {
-    sequence.Step.LOCK: True,
-    sequence.Step.CHECKPOINT: True,
-    sequence.Step.RESTORE: True,
-    sequence.Step.UNLOCK: False,
-}
-
-
 class _NotLoaded(Exception):
     """The worker has no driver; ``outcome`` and ``ability`` say why."""
 
@@ -78,18 +69,13 @@ class Operations:
             self._parked = {t for t in self._parked if start_time(t.pid) == t.start_time}
             return bool(self._parked)
 
-    def forget(self) -> None:
-        """The tree has ended."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._noted)
-
     def carry_out(self, request: Request) -> Outcome | Ability:
         """The answer to ``request``."""
         began = time.monotonic()
         target = request.target
         if target is not None and (refusal := _not_ours(target)) is not None:
-            goes_on = request.tree and refusal.cause is Cause.GONE and self._members(target)
-            if not goes_on:
+            others = self._members(target) if request.tree and refusal.cause is Cause.GONE else []
+            if not others:
                 return refusal
         if not self._turn.acquire(timeout=request.deadline):
             return Outcome(
@@ -142,13 +128,10 @@ class Operations:
         try:
             call = next(plan)
             while True:
-                is_list = call.step is sequence.Step.LIST
-                target = call.target or root
-                answer = self._list(call, root) if is_list else self._call(call, target)
-                self._remember(call.step, target, answer)
-                call = plan.send(answer)
+                call = plan.send(self._call(call, call.target or root))
         except StopIteration as end:
             outcome: Outcome = end.value
+        self._remember(request, root, outcome)
         if request.tree and outcome.cause is Cause.NOT_PERMITTED and only_ancestors_trace():
             outcome = dataclasses.replace(outcome, message=outcome.message + _NO_ANCESTOR)
         return outcome
@@ -157,28 +140,6 @@ class Operations:
         """The processes of this tree that were noted and live."""
         first, *members = read_targets(self._noted) or (None,)
         return [] if first != root else [one for one in members if one and not _is_gone(one)]
-
-    def _list(self, call: sequence.Call, root: Target) -> sequence.Answer:
-        noted = self._members(root)
-        began = time.monotonic()
-        roots = [[one.pid, one.start_time] for one in (root, *noted)]
-        helper = os.getpid() if self._adopts else None
-        try:
-            said = self._link.ask({"step": "list", "roots": roots, "helper": helper}, call.seconds)
-            found = tuple(Target(*one) for one in said.get("processes", ()))
-            if not set(found) <= set(noted):
-                write_targets(self._noted, (root, *dict.fromkeys((*noted, *found))))
-        except WorkerLost as lost:
-            seconds = time.monotonic() - began
-            return sequence.Answer(late=lost.late, died=not lost.late, seconds=seconds)
-        except OSError as full:
-            return sequence.Answer(error=f"{self._noted}: {full}")
-        return sequence.Answer(
-            code=said["code"],
-            error=said["error"],
-            seconds=time.monotonic() - began,
-            processes=found,
-        )
 
     def _call(self, call: sequence.Call, target: Target) -> sequence.Answer:
         if call.pause:
@@ -190,6 +151,10 @@ class Operations:
             "lock_timeout": call.lock_timeout,
             "gpu_map": dict(call.gpu_map),
         }
+        if is_list := call.step is sequence.Step.LIST:
+            noted = self._members(target)
+            command["roots"] = [[one.pid, one.start_time] for one in (target, *noted)]
+            command["helper"] = os.getpid() if self._adopts else None
         began = time.monotonic()
         try:
             self._load(_RELOAD_SECONDS)
@@ -201,12 +166,18 @@ class Operations:
             seconds, gone = time.monotonic() - began, _is_gone(target)
             return sequence.Answer(late=lost.late, died=not lost.late, gone=gone, seconds=seconds)
         state = said.get("state")
+        processes = tuple(Target(*one) for one in said.get("processes", ()))
+        if is_list and not set(processes) <= set(noted):
+            # Where that fails, an orphan is not found after this helper's death.
+            with contextlib.suppress(OSError):
+                write_targets(self._noted, (target, *dict.fromkeys((*noted, *processes))))
         return sequence.Answer(
             state=None if state is None else State(state),
             code=int(said.get("code", 0)),
             error=said.get("error"),
             gone=bool(said.get("gone")),
             seconds=float(said["seconds"]),
+            processes=processes,
         )
 
     def _load(self, seconds: float) -> None:
@@ -225,15 +196,13 @@ class Operations:
             raise _NotLoaded(Cause.DRIVER, str(said["error"]))
         self._loaded = self._link.pid
 
-    def _remember(self, step: sequence.Step, target: Target, answer: sequence.Answer) -> None:
-        if answer.state is None and (not answer.well or step not in _LEAVES_PARKED):
-            return
-        is_parked = _LEAVES_PARKED.get(step, answer.state in (State.LOCKED, State.CHECKPOINTED))
+    def _remember(self, request: Request, root: Target, outcome: Outcome) -> None:
+        about = {root, *(self._members(root) if request.tree else ())}
         with self._parked_lock:
-            if is_parked:
-                self._parked.add(target)
-            else:
-                self._parked.discard(target)
+            if outcome.state in (State.LOCKED, State.CHECKPOINTED):
+                self._parked |= about
+            elif outcome.state is not None or outcome.result in (Result.DONE, Result.DEAD):
+                self._parked -= about
 
 
 def _is_gone(target: Target) -> bool:

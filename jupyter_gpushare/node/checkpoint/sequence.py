@@ -26,7 +26,7 @@ and has no clock, so each way in which a driver can fail can be played in a test
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -78,10 +78,7 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """After ``seconds`` the worker is killed. ``pause`` is how many seconds to wait before.
-
-    ``target`` is left out where it is that of the request.
-    """
+    """After ``seconds`` the worker is killed. ``pause`` is how many seconds to wait before."""
 
     step: Step
     seconds: float
@@ -119,10 +116,15 @@ Plan = Generator[Call, Answer, Outcome]
 
 @dataclass
 class _Story:
-    """The course of one plan so far; ``whole`` is what its person can start anew."""
+    """The course of one plan so far; ``whole`` is what its person can start anew.
+
+    ``stay_locked``: a process that was checkpointed is restored, and left locked.
+    """
 
     left: float
+    target: Target | None
     whole: str
+    stay_locked: bool
     seconds: dict[str, float] = field(default_factory=dict)
     state: State | None = None
     replaced: bool = False
@@ -158,8 +160,8 @@ def plan(request: Request, *, stay_locked: bool = False) -> Plan:
 
     With ``stay_locked`` a process that was checkpointed is restored, and left locked.
     """
-    story = _Story(request.deadline, "program" if request.tree else "kernel")
-    action = request.action
+    whole, action = "program" if request.tree else "kernel", request.action
+    story = _Story(request.deadline, request.target, whole, stay_locked)
     goal, already = _GOALS.get(action, (None, ""))
     seconds = story.left if goal is None else min(STATE_SECONDS, story.left)
     answer = yield from _do(story, Call(Step.STATE, seconds))
@@ -175,13 +177,13 @@ def plan(request: Request, *, stay_locked: bool = False) -> Plan:
     if action in (Action.LOCK, Action.UNLOCK) and story.is_in(State.CHECKPOINTED):
         parked = "The process is parked; nothing was changed."
         return story.end(Result.REFUSED, parked, Cause.BUSY)
-    return (yield from _act(story, request, stay_locked))
+    return (yield from _act(story, request))
 
 
-def _act(story: _Story, request: Request, stay_locked: bool) -> Plan:
+def _act(story: _Story, request: Request) -> Plan:
     """Do what was asked to a process that runs, is locked or is checkpointed."""
     if request.action is Action.RESUME:
-        return (yield from _resume(story, request.gpu_map, stay_locked))
+        return (yield from _resume(story, request.gpu_map))
     if request.action is Action.UNLOCK:
         return (yield from _unlock_to_run(story))
     step, goal = Step.LOCK, State.LOCKED
@@ -199,7 +201,7 @@ def _act(story: _Story, request: Request, stay_locked: bool) -> Plan:
     return story.end(Result.DONE, "")
 
 
-def _resume(story: _Story, gpu_map: Mapping[str, str], stay_locked: bool) -> Plan:
+def _resume(story: _Story, gpu_map: Mapping[str, str]) -> Plan:
     """Bring a process to RUNNING. The room that it needs must be reserved before."""
     if story.is_in(State.CHECKPOINTED):
         call = Call(Step.RESTORE, max(0.001, story.left), gpu_map=gpu_map)
@@ -210,9 +212,8 @@ def _resume(story: _Story, gpu_map: Mapping[str, str], stay_locked: bool) -> Pla
             # there.
             answer = yield from _do(story, Call(Step.STATE, STATE_SECONDS))
         if not answer.well or not story.is_in(State.LOCKED):
-            failure = answer if failed.well else failed
-            return (yield from _after_restore(story, failure, stay_locked))
-    return (yield from _restored(story, stay_locked))
+            return (yield from _after_restore(story, answer if failed.well else failed))
+    return (yield from _unlock_to_run(story))
 
 
 # -- when something goes wrong -----------------------------------------------------------------
@@ -269,14 +270,14 @@ def _rescue(story: _Story, failure: Answer, step: Step) -> Plan:
     )
 
 
-def _after_restore(story: _Story, failure: Answer, stay_locked: bool) -> Plan:
+def _after_restore(story: _Story, failure: Answer) -> Plan:
     """After a restore that failed, hung, or did not end where it should."""
 
     def then(_left: float) -> Generator[Call, Answer, Outcome | None]:
         if story.is_in(State.RUNNING):
             return story.end(Result.DONE, f"It runs, though {_what(failure, Step.RESTORE)}.")
         if story.is_in(State.LOCKED):
-            return (yield from _restored(story, stay_locked))
+            return (yield from _unlock_to_run(story))
         return _not_restored(story, failure) if story.is_in(State.CHECKPOINTED) else None
 
     found = yield from _look_until(story, failure, then)
@@ -328,12 +329,10 @@ def _not_restored(story: _Story, failure: Answer) -> Outcome:
     )
 
 
-def _restored(story: _Story, stay_locked: bool) -> Plan:
-    return story.end(Result.DONE, "") if stay_locked else (yield from _unlock_to_run(story))
-
-
 def _unlock_to_run(story: _Story) -> Plan:
     """The last step of a resume, tried twice."""
+    if story.stay_locked:
+        return story.end(Result.DONE, "")
     # Its memory is there: to give up now would leave a process that hangs for want of one call.
     answer = yield from _do(story, Call(Step.UNLOCK, UNLOCK_SECONDS))
     if answer.well:
@@ -367,7 +366,7 @@ def _unlock_to_run(story: _Story) -> Plan:
 
 
 def _do(story: _Story, call: Call) -> Generator[Call, Answer, Answer]:
-    answer = yield call
+    answer = yield replace(call, target=story.target)
     story.note(call.step, answer)
     return answer
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import signal
+import socket
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from jupyter_gpushare.protocol.checkpoint import Target
@@ -36,45 +39,59 @@ def leave(*streams: int) -> None:
 
 
 class Tree:
-    """A tree that runs from now on; ``root`` is its first process.
+    """A tree that runs; ``root`` is its first process. On ``ended`` the worker tells its end."""
 
-    ``asked``: the command, its environment, whether it gets a session of its own. It gets this
-    process's standard streams, which are not held any more afterwards. Raises ``OSError``.
-    """
-
-    def __init__(self, link: WorkerLink, asked: dict[str, Any]) -> None:
-        # Python ignores the first two. The others stay as this process was started with them.
-        signals = [signal.SIGPIPE, signal.SIGXFSZ]
-        for number in (signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signals.append(number)
-        adopt_orphans()
-        self._ended, told = os.pipe()
-        streams = [os.dup(number) for number in range(3)]
-        link.passes = (*streams, told)
-        command = {**asked, "step": "start", "streams": streams, "told": told, "signals": signals}
-        try:
-            said = link.ask(command, _START_SECONDS)
-        except WorkerLost as lost:
-            raise OSError(errno.ECHILD, f"the worker was lost: {lost}") from lost
-        finally:
-            for descriptor in link.passes:
-                os.close(descriptor)
-            link.passes = ()
-        if said["code"]:
-            raise OSError(said["code"], said["error"])
-        self.root = Target(said["pid"], said["start_time"])
-        #: The root's exit code, 128+n after signal n, once it has been waited for.
+    def __init__(self, root: Target, ended: int) -> None:
+        self.root = root
+        self._ended = ended
+        #: The root's exit code, 128+n after signal n, once it has ended.
         self.code = 1
 
-    def wait(self) -> None:
+    def wait(self, then: Callable[[], None]) -> None:
         """Wait until the root has ended."""
         said = os.read(self._ended, 16)
-        self.code = int(said) if said else self._code()
-
-    def _code(self) -> int:
-        while True:  # the worker was killed: the root is, or is about to be, our own child
+        while not said:  # the worker was killed: the root is, or is about to be, our own child
             with contextlib.suppress(ChildProcessError):
-                code = os.waitstatus_to_exitcode(os.waitpid(self.root.pid, 0)[1])
-                return code if code >= 0 else 128 - code
+                said = shell_code(os.waitid(os.P_PID, self.root.pid, os.WEXITED))
             time.sleep(_LOOK)
+        self.code = int(said)
+        then()
+
+
+def shell_code(ended: Any) -> bytes:
+    """How a process has ended, as a shell tells it."""
+    return b"%d" % (ended.si_status + (0 if ended.si_code == os.CLD_EXITED else 128))
+
+
+def begin(link: WorkerLink, descriptor: int) -> Tree | None:
+    """Start what is told on this socket, and answer there who that is, or why it cannot be.
+
+    Told are the command, its environment, and whether it gets a session of its own. It gets this
+    process's standard streams.
+    """
+    # Keys typed at the terminal come here, too, until we have left its session.
+    early = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_SETMASK, early)
+    # Python ignores the first two. The others stay as this process was started with them.
+    signals = [signal.SIGPIPE, signal.SIGXFSZ]
+    signals += [one for one in early if signal.getsignal(one) is not signal.SIG_IGN]
+    adopt_orphans()
+    ended, told = os.pipe()
+    streams = [os.dup(number) for number in range(3)]
+    link.passes = (*streams, told)
+    command = {"step": "start", "streams": streams, "told": told, "signals": signals}
+    with socket.socket(fileno=descriptor) as keeper, keeper.makefile("rb") as wire:
+        try:
+            said = link.ask({**json.loads(wire.readline()), **command}, _START_SECONDS)
+        except (WorkerLost, ValueError) as error:
+            said = {"code": errno.EIO, "error": f"The checkpoint helper has no worker ({error})."}
+        for kept in link.passes:
+            os.close(kept)
+        link.passes = ()
+        root = None if said["error"] else Target(said["pid"], said["start_time"])
+        try:
+            keeper.sendall(json.dumps(said).encode() + b"\n")
+        except OSError:
+            if root is not None:  # whoever asked has gone, and nobody would know of it
+                os.kill(root.pid, signal.SIGKILL)
+    return None if root is None else Tree(root, ended)

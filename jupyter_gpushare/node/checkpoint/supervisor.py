@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
-import errno
-import json
 import math
 import os
-import select
 import signal
 import socket
 import sys
@@ -38,7 +34,8 @@ from jupyter_gpushare.protocol.sockets import peer
 
 from .locks import Heir, Locks, heir_command, left_locked
 from .operations import Operations
-from .starting import Tree, leave
+from .starting import begin, leave
+from .targets import write_targets
 from .workerlink import WorkerLink
 
 #: Seconds without a request after which a helper with no parked process ends.
@@ -69,30 +66,23 @@ class Supervisor:
         self._callers = 0
         self._last_use = time.monotonic()
         self._stopped = threading.Event()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def stop(self) -> None:
         """From a signal handler: end after what is under way."""
         self._stopped.set()
-        os.eventfd_write(self._wake, 1)
 
-    def end_when_idle(self) -> None:
+    def end_when_idle(self, place: str) -> None:
         """From any thread: end as soon as nobody asks and nothing is parked."""
         self._idle = 0.0
-        os.eventfd_write(self._wake, 1)
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as nobody:
+            nobody.connect(place)  # it looks then
 
     def serve(self) -> None:
-        self._listener.setblocking(False)
-        poll = select.poll()
-        for descriptor in (self._listener.fileno(), self._wake):
-            poll.register(descriptor, select.POLLIN)
         while not self._stopped.is_set() and not self._is_idle():
-            poll.poll(1000 * min(_TICK, max(0.01, self._idle / 4)))
+            self._listener.settimeout(min(_TICK, max(0.01, self._idle / 4)))
             try:
                 caller, _ = self._listener.accept()
-            except BlockingIOError:
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(self._wake)
+            except TimeoutError:
                 continue
             with self._lock:
                 if self._callers >= _MOST_CALLERS:
@@ -262,8 +252,6 @@ def main(arguments: list[str] | None = None) -> int:
             answer = Operations(link).carry_out(Request(Action.PROBE))
         sys.stdout.buffer.write(encode_answer(answer))
         return 0
-    if options.start is not None:
-        return _start(options.socket, options.start)
     if options.heir and not _inherits(options.socket):
         return 0
     try:
@@ -279,78 +267,41 @@ def main(arguments: list[str] | None = None) -> int:
         # Another helper serves already; if not, the caller finds no helper and says so.
         print(f"Another process holds {options.socket}.lock.", file=sys.stderr)
         return 0
-    if not options.foreground:
-        # The parent goes: then its caller knows that somebody listens, and has no child to reap.
-        if os.fork() > 0:
-            os._exit(0)
-        leave(0, 1, 2)
-    _serve(options.socket, taken, WorkerLink(), options.idle)
-    return 0
-
-
-def _start(place: str, descriptor: int) -> int:
-    """Start a tree, and serve until it has ended; its exit code."""
-    # Keys typed at the terminal come here, too, until we have left its session.
-    signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
-    link = WorkerLink()
-    tree: Tree | None = None
-    with socket.socket(fileno=descriptor) as keeper, keeper.makefile("rb") as wire:
-        try:
-            asked = json.loads(wire.readline())
-            taken = listen(place)
-            if taken is None:
-                raise OSError(errno.EADDRINUSE, f"Another process holds {place}.lock.")
-            tree = Tree(link, asked)
-            said = dataclasses.asdict(tree.root)
-        except (UnsafePlace, OSError, ValueError) as error:
-            number, text = getattr(error, "errno", None), getattr(error, "strerror", None)
-            said = {"errno": number or errno.EIO, "error": text or str(error)}
-        try:
-            keeper.sendall(json.dumps(said).encode() + b"\n")
-        except OSError:
-            if tree is not None:  # whoever asked has gone, and nobody would know of it
-                os.kill(tree.root.pid, signal.SIGKILL)
-    if tree is None or taken is None:
-        link.close()
-        return 1
-    leave(0, 1, 2)
-    _serve(place, taken, link, math.inf, tree)
-    return tree.code
-
-
-def _serve(
-    place: str,
-    taken: tuple[socket.socket, int],
-    link: WorkerLink,
-    idle: float,
-    tree: Tree | None = None,
-) -> None:
-    """Serve until nobody needs that any more."""
     listener, lock = taken
+    link, quick, tree = WorkerLink(), WorkerLink(), None
+    if options.start is not None:
+        if (tree := begin(link, options.start)) is None:
+            os.unlink(options.socket)
+            return 1
+    elif not options.foreground and os.fork() > 0:
+        # The parent goes: then its caller knows that somebody listens, and has no child to reap.
+        os._exit(0)
+    if not options.foreground:
+        leave(0, 1, 2)
     os.chdir("/")
     listener.listen(_MOST_CALLERS)  # again: callers are told the pid of who did so last
     os.write(lock, f"{os.getpid()}\n".encode())  # for people who look who that is
-    quick = WorkerLink()
-    heir = Heir(heir_command(place, idle))
-    locks = Locks(Operations(quick), place, heir)
-    operations = Operations(link, place, adopts=tree is not None)
+    idle = options.idle if tree is None else math.inf
+    heir = Heir(heir_command(options.socket, idle))
+    locks = Locks(Operations(quick), options.socket, heir)
+    operations = Operations(link, options.socket, adopts=tree is not None)
     supervisor = Supervisor(listener, operations, locks, idle)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    # With a tree it ends when that has.
-    stop = signal.SIG_IGN if tree is not None else lambda *_: supervisor.stop()
-    signal.signal(signal.SIGTERM, stop)
+    ends = signal.SIG_IGN if tree is not None else lambda *_: supervisor.stop()
+    signal.signal(signal.SIGTERM, ends)  # with a tree it ends when that has
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     locks.unlock_left()
     if tree is not None:
-        threading.Thread(target=_watch, args=(tree, supervisor), daemon=True).start()
+        end = (lambda: supervisor.end_when_idle(options.socket),)
+        threading.Thread(target=tree.wait, args=end, daemon=True).start()
     try:
         supervisor.serve()
     finally:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(place)
+            os.unlink(options.socket)
         if tree is not None:
-            operations.forget()
+            write_targets(f"{options.socket}.tree", ())
         listener.close()
         locks.end_all()
         supervisor.drain(_DRAIN)
@@ -358,8 +309,4 @@ def _serve(
         link.close()
         quick.close()
         os.close(lock)
-
-
-def _watch(tree: Tree, supervisor: Supervisor) -> None:
-    tree.wait()
-    supervisor.end_when_idle()
+    return 0 if tree is None else tree.code

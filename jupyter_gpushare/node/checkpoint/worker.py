@@ -31,14 +31,14 @@ from jupyter_gpushare.protocol.processes import (
     user_ids,
 )
 
-from .starting import leave
+from .starting import leave, shell_code
 
 #: Seconds after a call's deadline after which a worker ends itself, if its supervisor did not.
 _ALARM_GRACE: Final = 5
 _STATES: Final = ("running", "locked", "checkpointed", "failed", "checkpointing", "restoring")
 _MIGRATION_BINDINGS: Final = "CUcheckpointGpuPair"
 #: What every process maps that uses CUDA, or has loaded it.
-_LIBRARY: Final = "libcuda.so"
+_LIBRARY: Final = b"libcuda.so"
 
 
 class CannotLoad(Exception):
@@ -235,37 +235,37 @@ def listed(roots: list[list[int]], helper: int | None) -> list[list[int]]:
     helpers and their workers.
     """
     tops = [pid for pid, started in roots if start_time(pid) == started]
-    ours = {os.getuid()}
-    found = []
-    for pid in tree_of(tops if helper is None else [*tops, helper]):
-        started = start_time(pid)
-        if started is not None and user_ids(pid) == ours and _has_cuda(pid):
-            found.append([pid, started])
-    return found
+    family = tree_of(tops if helper is None else [*tops, helper])
+    ours = [one for one in family if user_ids(one) == {os.getuid()} and _has_cuda(one)]
+    return [[pid, started] for pid in ours if (started := start_time(pid)) is not None]
 
 
 def _has_cuda(pid: int) -> bool:
     """Whether it has loaded CUDA, and is no worker of a helper."""
-    with suppress(OSError), open(f"/proc/{pid}/maps", "rb") as maps:
-        if not any(_LIBRARY.encode() in line for line in maps):
-            return False
-        with open(f"/proc/{pid}/cmdline", "rb") as words:
-            return f"{__package__}.worker".encode() not in words.read().split(b"\0")
-    return False  # it has ended, or is not ours to look at
+    worker = f"{__package__}.worker".encode()
+    # It may have ended, or may not be ours to look at.
+    with (
+        suppress(OSError),
+        open(f"/proc/{pid}/cmdline", "rb") as words,
+        open(f"/proc/{pid}/maps", "rb") as maps,
+    ):
+        is_worker = worker in words.read().split(b"\0")
+        return not is_worker and any(_LIBRARY in line for line in maps)
+    return False
 
 
 def start(command: dict[str, Any]) -> dict[str, Any]:
     """Start a tree. Its root's end is said on the descriptor ``told``."""
     streams, told = command["streams"], command["told"]
-    for descriptor in (*streams, told):
-        os.set_inheritable(descriptor, False)
+    actions: list[Any] = [(os.POSIX_SPAWN_DUP2, old, new) for new, old in enumerate(streams)]
+    actions += [(os.POSIX_SPAWN_CLOSE, old) for old in (*streams, told)]
     adopt_orphans()
     try:
-        root = os.posix_spawn(
-            command["program"],
+        root = os.posix_spawnp(
+            command["command"][0],
             command["command"],
             command["environ"],
-            file_actions=[(os.POSIX_SPAWN_DUP2, old, new) for new, old in enumerate(streams)],
+            file_actions=actions,
             setsid=command["session"],
             setsigmask=(),
             setsigdef=command["signals"],
@@ -286,8 +286,7 @@ def _bury(root: int, told: int) -> None:
     with suppress(ChildProcessError):  # there is none any more, and so nobody who could leave one
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)) is not None:
             if ended.si_pid == root:
-                is_exit = ended.si_code == os.CLD_EXITED
-                os.write(told, b"%d\n" % (ended.si_status if is_exit else 128 + ended.si_status))
+                os.write(told, shell_code(ended))
             os.waitpid(ended.si_pid, 0)
 
 
