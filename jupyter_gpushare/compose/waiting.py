@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from ..protocol import documents as doc
 from .leases import asks
@@ -92,7 +93,11 @@ def _expected(outlook: doc.Outlook, now: float) -> Iterator[doc.Fact]:
     if idle is not None:
         words = "{} has been idle for {}. After {} it is asked for its GPU."
         yield said(
-            "why", words, _whose(idle, "kernel"), since(now - idle["idle"]), span(idle["after"])
+            "why",
+            words,
+            _whose(idle, _KINDS[idle.get("kind", "kernel")]),
+            since(now - idle["idle"]),
+            span(idle["after"]),
         )
     elif stop is not None:
         whose = _whose(stop, "batch program")
@@ -103,6 +108,9 @@ def _expected(outlook: doc.Outlook, now: float) -> Iterator[doc.Fact]:
             yield said("why", "{} is asked now to save its state and make way.", whose)
     elif outlook["idle_after"] > 0:
         yield said("why", "Idle GPUs are asked back after {}.", span(outlook["idle_after"]))
+
+
+_KINDS: Final = {"kernel": "kernel", "process": "program", "server": "server"}
 
 
 def _whose(task: doc.WhoseTask, kind: str) -> str:

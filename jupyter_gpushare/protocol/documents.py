@@ -822,6 +822,7 @@ class WhoseTask(TypedDict):
     """A task, as far as whoever reads this may know it."""
 
     mine: bool
+    kind: NotRequired[Annotated[str, words("kernel", "process", "server"), "left out: a kernel"]]
     environment: Annotated[str | None, Private(Names.WHO), "null: others'"]
     name: Annotated[str | None, Private(Names.WORK), "null: others'"]
 
@@ -833,7 +834,7 @@ class StopAsked(WhoseTask):
 
 
 class IdleKernel(WhoseTask):
-    """An idle kernel that will be asked for its GPUs."""
+    """An idle kernel, or what else yields, that will be asked for its GPUs."""
 
     idle: Annotated[Seconds, "seconds since it last ran"]
     after: Annotated[Seconds, "of idleness it is asked"]

@@ -279,6 +279,17 @@ def servers_sleep_and_serve() -> Situation:
 
 
 @situation
+def waits_for_an_idle_server() -> Situation:
+    """Hers is warned, and it is a server for which bob waits."""
+    world = node(1, Quota(1), idle_timeout=600.0, notify_before=30.0)
+    uses(world, ask(world, "alice", "model.gguf"), 12)
+    world.idle("L1")
+    ask(world, "bob")
+    later(world, 580, 10)
+    return Situation(world, (ALICE, BOB), parts="leases queue")
+
+
+@situation
 def warned_because_others_wait() -> Situation:
     """Her idle kernel keeps its GPU, bob's is next and can be moved, carol's is pinned."""
     world = node(3, Quota(1), idle_timeout=600.0, notify_before=30.0)

@@ -30,7 +30,8 @@ def test_a_tree_is_parked_by_its_keeper_and_then_by_its_successor(node: RunningN
         keeper = first.client(node.socket, "alice")
         granted = keeper.wait(keeper.send(Method.REQUEST, task=SERVER, keeper=True))
         whose = {"lease": granted["lease"], "secret": granted["secret"]}
-        root.client(node.socket, "alice").call(Method.ATTACH, **whose)
+        member = root.client(node.socket, "alice")
+        member.call(Method.ATTACH, **whose)
         successor = second.client(node.socket, "alice")
         early = successor.refused(Method.ATTACH, **whose, keeper=True)
         assert early.reason is Reason.NOT_ALLOWED
@@ -44,6 +45,8 @@ def test_a_tree_is_parked_by_its_keeper_and_then_by_its_successor(node: RunningN
             "the tree goes on",
         )
         assert (row["kind"], row["state"]) == ("server", "parked")
+        member.call(Method.HEARTBEAT, lease=whose["lease"])
+        assert not member.notices, "it is told of no GPUs, as there are none"
         again = successor.call(Method.ATTACH, **whose, keeper=True)
         assert again["state"] == "parked"
         assert successor.call(Method.RESUME, lease=whose["lease"])["state"] == "held"

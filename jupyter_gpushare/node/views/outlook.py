@@ -7,7 +7,7 @@ from ...policy.books.room import expected_of
 from ...policy.books.state import Lease, State
 from ...policy.recall.outlook import Outlook
 from ...policy.words.config import PolicyConfig
-from ...policy.words.model import LeaseId
+from ...policy.words.model import LeaseId, TaskKind
 from ...protocol import documents as doc
 from .viewer import Viewer
 
@@ -40,11 +40,14 @@ def _whose(state: State, name: LeaseId, viewer: Viewer) -> doc.WhoseTask:
     lease = state.leases[name]
     mine = viewer.is_mine(lease.environment)
     known = mine or viewer.admin
-    return {
+    task: doc.WhoseTask = {
         "mine": mine,
         "environment": lease.environment if known else None,
         "name": lease.task.name if known else None,
     }
+    if lease.task.kind is not TaskKind.KERNEL:
+        task["kind"] = lease.task.kind.value
+    return task
 
 
 def asked_memory(state: State, lease: Lease, largest: int, config: PolicyConfig) -> int | None:

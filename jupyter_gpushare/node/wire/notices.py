@@ -138,7 +138,9 @@ def again(lease: Lease, guest: Guest, scene: Scene) -> Iterator[Told]:
 
 @_tells(ev.LeaseInherited)
 def _is_inherited(event: ev.LeaseInherited, scene: Scene) -> Iterator[Told]:
-    yield _inherited(scene.state.leases[event.lease], scene)
+    lease = scene.state.leases[event.lease]
+    if lease.phase is LeasePhase.HELD and not event.keeper:  # a keeper's call is answered
+        yield _inherited(lease, scene)
 
 
 def _inherited(lease: Lease, scene: Scene) -> Told:
@@ -269,7 +271,7 @@ def _warned(event: ev.RecallMoved, scene: Scene) -> Iterator[Told]:
         "lease": lease.id,
         "reason": recall.why.word,
         "seconds": seconds,
-        "message": park_warning_text(recall.why, seconds, detail),
+        "message": park_warning_text(recall.why, seconds, detail, lease.task.kind),
     }
     guests = scene.people(lambda one: one.who.viewer.is_mine(whose), lease.id)
     yield Told(guests, Notice.PARK_WARNING, warning)
@@ -317,7 +319,8 @@ def recall_notice(
         }
         for part in (lease.allocations if is_memory else ())
     ]
-    said = ask_back_text(recall.why, _why_out(state, lease, recall.why)) if is_memory else ""
+    out, kind = _why_out(state, lease, recall.why), lease.task.kind
+    said = ask_back_text(recall.why, out, kind) if is_memory else ""
     return _asks(lease.id, give, recall.why, gpus, said, gate=is_memory and recall.why.at_work)
 
 

@@ -18,6 +18,7 @@ from ..words.model import (
     Quota,
     RefusalReason,
     Request,
+    TaskKind,
 )
 from ..words.promises import Cause, Promise
 from ..words.recalls import Why
@@ -499,25 +500,39 @@ def lacks_loan_text(
     )
 
 
-def ask_back_text(why: Why, detail: str = "") -> str:
+#: What an idle task is called, and what becomes of it without its GPU.
+_IDLE: Final = {
+    TaskKind.KERNEL: ("kernel", "Your variables are kept."),
+    TaskKind.PROCESS: ("program", "What it has in memory is kept."),
+    TaskKind.SERVER: ("server", "The next request wakes it."),
+}
+
+
+def ask_back_text(why: Why, detail: str = "", kind: TaskKind = TaskKind.KERNEL) -> str:
     """Why a task was asked for what it has on its GPUs, as a sentence that stands alone.
 
     ``detail`` is more precise, where there is one: of an idle task.
     """
     if detail:
-        return f"This kernel was idle, so its GPU was taken back: {detail.removesuffix('.')}."
+        told = detail.removesuffix(".")
+        return f"This {_IDLE[kind][0]} was idle, so its GPU was taken back: {told}."
     if asks := why.reason.asks:
         return f"This task was asked to {asks} because {why.reason.because}."
-    return f"This kernel was idle, and its GPU was taken back because {why.reason.because}."
+    because = why.reason.because
+    return f"This {_IDLE[kind][0]} was idle, and its GPU was taken back because {because}."
 
 
-def park_warning_text(why: Why, seconds: float, detail: str = "") -> str:
+def park_warning_text(
+    why: Why, seconds: float, detail: str = "", kind: TaskKind = TaskKind.KERNEL
+) -> str:
     """The warning to the people of an idle task before it is asked for its GPUs."""
     because = detail.removesuffix(".") or why.reason.because
-    keep = "" if why is Why.OUT_OF_SERVICE else " Run a cell or `%gpushare pin` to keep it."
+    can_keep = kind is TaskKind.KERNEL and why is not Why.OUT_OF_SERVICE
+    keep = " Run a cell or `%gpushare pin` to keep it." if can_keep else ""
+    what, stays = _IDLE[kind]
     return (
-        f"This kernel is idle: its GPU will be taken back in {_about(seconds)}, because {because}. "
-        f"Your variables are kept.{keep}"
+        f"This {what} is idle: its GPU will be taken back in {_about(seconds)}, because {because}. "
+        f"{stays}{keep}"
     )
 
 

@@ -1316,6 +1316,11 @@ export interface components {
                     environment: string | null;
                     /** @description seconds since it last ran */
                     idle: number;
+                    /**
+                     * @description left out: a kernel
+                     * @enum {unknown}
+                     */
+                    kind?: "kernel" | "process" | "server";
                     /** @description seconds until then */
                     left: number;
                     mine: boolean;
@@ -1328,6 +1333,11 @@ export interface components {
                 stop?: {
                     /** @description null: others' */
                     environment: string | null;
+                    /**
+                     * @description left out: a kernel
+                     * @enum {unknown}
+                     */
+                    kind?: "kernel" | "process" | "server";
                     /** @description seconds until then; 0: it is asked now */
                     left: number;
                     mine: boolean;
