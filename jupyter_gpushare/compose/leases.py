@@ -545,7 +545,7 @@ def _promised(promise: doc.Promise, now: float, late: bool) -> Text:
 def _parking(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Fact]:
     if (warning := row["warning"]) is not None:
         words = "Its GPU is taken back in {}, because {}."
-        hint = _SERVERS["parked"][2]
+        hint = "The next request wakes it."
         if row["kind"] != "server":
             words, hint = f"{words} Its variables are kept.", "The next cell takes a GPU again."
         yield said("warning", words, left(warning["at"]), near.because, tone="warn", hint=hint)

@@ -69,7 +69,7 @@ _ANSWERS: Final[Mapping[str, Any]] = {
         *(doc.Lease, doc.Job, doc.Waiting),
         *(doc.HeldQuota, doc.Budget, doc.Leases, doc.OwnQuota, doc.Usage, doc.DailyUsage),
         *(doc.UsedOnDay, doc.Readings, doc.History, doc.LeaseState, doc.GpuService),
-        *(doc.Quota, doc.Quotas, doc.GroupQuota),
+        *(doc.Quota, doc.Quotas, doc.GroupQuota, doc.Servers, doc.Server),
     )
 } | {"Live": doc.Live}
 

@@ -178,6 +178,14 @@ OPERATIONS: Final = (
     ),
     Operation(
         "get",
+        "/servers",
+        "getServers",
+        "The model servers of the host that you may use, and what opens them.",
+        "Servers",
+        _passes(Method.SERVERS),
+    ),
+    Operation(
+        "get",
         "/usage",
         "getUsage",
         "GPU-seconds held and busy by environment.",

@@ -110,7 +110,10 @@ def busy(crowd: Crowd) -> Iterator[dict[str, str]]:
         node.client("root") as root,
     ):
         kernel = alice.request(kernel_id="kernel-1", name="n.ipynb", memory=4 * GIB)
-        batch = alice.request(name="train.py", priority_class="batch", memory=4 * GIB)
+        asked = {"task": {"name": "demo", "kind": "server"}, "memory": 4 * GIB, "keeper": True}
+        batch = alice.wait(alice.send(Method.REQUEST, **asked, priority_class="batch"))
+        serves = {"address": "http://127.0.0.1:8000", "requests": 1, "token": "sk-1"}
+        alice.call(Method.SERVING, lease=batch["lease"], **serves)
         alice.call(Method.ACTIVITY, lease=batch["lease"], state="idle")
         whole = bob.request(name="secret", gpus=1, memory=18 * GIB)
         waiting = alice.ask(name="late", gpus=2, priority_class="batch", memory=23 * GIB)
@@ -152,6 +155,7 @@ def test_rest_answers_are_described(crowd: Crowd) -> None:
         for server in (crowd.alice, crowd.root):
             for path in (
                 *("status", "leases", "quota", "usage", "usage?since=60", "readings", "kernels"),
+                "servers",
                 *("usage/daily?days=3&utc_offset=-3600", "readings?since=60"),
                 *("history?limit=1000", "history?environment=bob", "usage?environment=bob"),
                 "usage/daily?environment=bob",

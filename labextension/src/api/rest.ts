@@ -7,6 +7,7 @@ import type {
   LeaseAnswer,
   MovedKernel,
   Readings,
+  Server,
   Status
 } from './types';
 import { BadAnswer, validated } from './validate';
@@ -82,6 +83,11 @@ export class GpuShareApi {
       'DailyUsage',
       await this._ask('GET', 'usage/daily', { days })
     );
+  }
+
+  /** The model servers that I may use: mine, and those shared with a group of mine. */
+  async servers(): Promise<Server[]> {
+    return validated('Servers', await this._ask('GET', 'servers')).servers;
   }
 
   /** Give a lease of mine back, or leave the queue. */

@@ -244,6 +244,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/gpushare/api/servers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The model servers of the host that you may use, and what opens them. */
+        get: operations["getServers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/gpushare/api/status": {
         parameters: {
             query?: never;
@@ -995,6 +1012,24 @@ export interface components {
              * @enum {unknown}
              */
             tone?: "plain" | "good" | "info" | "muted" | "warn" | "bad";
+        };
+        Server: {
+            address: string;
+            /** @description whose it is */
+            environment: string;
+            mine: boolean;
+            /** @description what it serves; null: unknown */
+            model: string | null;
+            name: string;
+            /** @description what there is to say of it, the most important first; a fact that has only a text, and perhaps a tone, is one line: 'about text' or 'about:tone text' */
+            says: (components["schemas"]["Said"] | string)[];
+            /** @description Python that asks it by the package openai */
+            snippet: string;
+            /** @description `Authorization: Bearer` opens it; null: nothing is needed */
+            token: string | null;
+        };
+        Servers: {
+            servers: components["schemas"]["Server"][];
         };
         Status: {
             /** @description whether you may administer */
@@ -2584,6 +2619,80 @@ export interface operations {
             };
             /** @description There is no such thing, or it is not yours. */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests; try again in a second. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The node manager's answer cannot be read, or it speaks another protocol. */
+            502: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description No node manager can be reached. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The node manager did not answer in time. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    getServers: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Servers"];
+                };
+            };
+            /** @description The request is not valid; nothing was changed. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not logged in, not authorized by the server's Authorizer, or not an admin. */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -22,6 +22,8 @@ export type Live = Schemas['Live'];
 export type Readings = Schemas['Readings'];
 export type DailyUsage = Schemas['DailyUsage'];
 export type Day = DailyUsage['days'][number];
+/** A model server that one may use. */
+export type Server = Schemas['Server'];
 export type LeaseAnswer = Schemas['LeaseState'];
 export type Kernels = Schemas['Kernels'];
 /** A kernel whose host the pool chose. */

@@ -21,6 +21,7 @@ import { LeasesView } from './leases';
 import { QueueView } from './queue';
 import { QuotaView } from './quota';
 import { Section, Sections } from './sections';
+import { ServersView } from './servers';
 
 interface ISection {
   readonly name: string;
@@ -34,7 +35,7 @@ interface ISection {
 /** Which sections were opened or collapsed by hand, by name; remembered over reloads. */
 export type Expanded = Readonly<Record<string, boolean>>;
 
-/** The sidebar: quota, leases, queue, GPUs and history. */
+/** The sidebar: quota, leases, queue, GPUs, servers and history. */
 export class GpuSharePanel extends SidePanel {
   constructor(
     private readonly _services: IViewServices,
@@ -77,6 +78,12 @@ export class GpuSharePanel extends SidePanel {
       title: trans.__('GPUs of this node'),
       View: GpusView,
       command: this._ifKnown(CommandIDs.showAdmin)
+    });
+    this._add({
+      name: 'servers',
+      title: trans.__('Servers'),
+      View: ServersView,
+      collapsed: true
     });
     this._add({
       name: 'history',
