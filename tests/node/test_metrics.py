@@ -340,6 +340,7 @@ def test_verdicts_are_told_counted_and_kept_over_a_restart(tmp_path: Path, port:
             one.call(Method.PROMISE, lease=lease)
             assert node.status()["leases"][0].get("promise") is None
             until(lambda: samples(port).get(kept) == 1, "it was kept")
+            one.wait_notice(Notice.PROMISE, where=lambda told: told["state"] == "kept")
             one.call(Method.PROMISE, lease=lease, deadline=0.1)
             told = one.wait_notice(Notice.PROMISE, where=lambda told: told["state"] == "missed")
             assert (told["named"], told["left"] < 0) == (True, True)

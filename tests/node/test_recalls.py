@@ -90,6 +90,7 @@ def test_a_lease_is_lifted_and_comes_back_when_somebody_waits(
         (shown,) = alice.call(Method.STATUS)["leases"]
         assert shown["live_limits"] is True
         assert (shown["gpus"][0]["memory"], shown["gpus"][0]["limit"]) == (20 * GIB, 90 * GIB)
+        assert Notice.LIMIT not in {seen.notice for seen in alice.notices}, "its answer is no news"
 
         # It was away: what it may use is told again.
         back = a.client(running.socket, "alice")

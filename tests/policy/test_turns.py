@@ -115,6 +115,10 @@ def test_patience_ends_with_a_lower_limit() -> None:
     assert limit < bob.persistent + bob.temporary
     used = sum(size for (_pid, uuid), size in at.memory.items() if uuid == UUID)
     assert used <= 24 * GIB
+    assert shares.left_by_others(at.state, bob.lease, UUID) == alice.temporary
+    at.memory[alice.pid, UUID] = alice.persistent
+    at.observe()
+    assert shares.left_by_others(at.state, bob.lease, UUID) == 0, "it is measured to be gone"
 
 
 def test_what_a_task_tells_is_cut_to_what_can_be() -> None:
