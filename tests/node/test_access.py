@@ -74,6 +74,9 @@ TABLE = [
     Row(Method.REQUEST, {"task": TASK, "request_id": "REQUEST"}, BLIND, BLIND),
     # Even the right secret opens nothing to another environment.
     Row(Method.ATTACH, {"lease": "LEASE", "secret": "SECRET"}, UNKNOWN, UNKNOWN),
+    Row(Method.ATTACH, {"lease": "LEASE", "secret": "SECRET", "keeper": True}, UNKNOWN, UNKNOWN),
+    # What opens a server is told to its users, and to no administrator: test_servers.py.
+    Row(Method.SERVERS, {}, BLIND, BLIND),
     Row(Method.PREDICT, {"task": TASK, "framework": "torch", **COUNTS}, BLIND, BLIND),
     Row(Method.RELEASE, {"request_id": "REQUEST"}, UNKNOWN, UNKNOWN),
     Row(Method.STATUS, {}, BLIND, SEES),
