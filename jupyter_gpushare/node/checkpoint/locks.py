@@ -163,7 +163,7 @@ class Locks:
         with self._changed:
             if target in self._held:
                 return None
-            self._write((*self._held, target))
+            write_targets(_file(self._place), (*self._held, target))
             wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             self._held[target] = wake
             return wake
@@ -172,11 +172,8 @@ class Locks:
         with self._changed:
             os.close(self._held.pop(target))
             with contextlib.suppress(OSError):  # a helper to come looks at one process too many
-                self._write(self._held)
+                write_targets(_file(self._place), self._held)
             self._changed.notify_all()
-
-    def _write(self, targets: Iterable[Target]) -> None:
-        write_targets(_file(self._place), targets)
 
     def _hold(
         self,
