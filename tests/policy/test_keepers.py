@@ -221,6 +221,23 @@ def test_what_is_parked_waits_for_a_successor_as_long_as_it_lives() -> None:
     assert world.phase(HERS) == "forgotten"
 
 
+def test_what_was_on_its_way_back_has_its_room_until_it_cannot_come_any_more() -> None:
+    """Whatever brings a tree's memory back may outlive the keeper that asked for it."""
+    world = sleeps(rests(kept()))
+    world.uses(ROOT, 0)
+    world.resume(HERS)
+    world.release(HIS, "bob", seen=True)
+    world.request("bob", BOB + 1)
+    world.die(KEEPER)
+    world.config = replace(world.config, heartbeat_timeout=15.0)
+    gone_at = world.at + world.config.survivor_grace
+    while world.at < gone_at + 10:
+        assert world.phase("L3") == ("queued" if world.at < gone_at else "held")
+        world.tick(10)
+        world.run(cmd.Heartbeat(world.at, "L3", "bob", process(BOB + 1)))
+        world.observe()
+
+
 def test_what_is_parked_ends_with_its_last_process_and_with_a_kernel_that_parked_itself() -> None:
     for request, child in ((KEPT, KEEPER), (Request(), CHILD)):
         world = kept(request, TaskKind.KERNEL, KEEPER)

@@ -108,7 +108,10 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
         healthy = all(
             part.gpu in seen and seen[part.gpu].problem is None for part in lease.allocations
         )
-        if healthy and not draft.state.is_resident(lease):
+        # What is brought back for a keeper that was killed may still arrive.
+        since = lease.inherited_at if lease.is_resuming else None
+        arrives = since is not None and draft.at < since + draft.config.survivor_grace
+        if healthy and not arrives and not draft.state.is_resident(lease):
             told = "the task gave no sign of life and holds no GPU memory"
             _end_drained(draft, lease, EndReason.HEARTBEAT_LOST, told)
     for lease in tuple(unused(draft.state, command.readings, draft.at, draft.config)):
