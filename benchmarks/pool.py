@@ -108,7 +108,7 @@ async def measure(folder: Path, hosts: int, gpus: int, leases: int, asked: int) 
         server = await asyncio.start_server(one.serve, "127.0.0.1", 0, ssl=context, limit=2**24)
         port = server.sockets[0].getsockname()[1]
         addresses[name] = f"127.0.0.1:{port}"
-        ledger.append(book, [ev.HostAdded(0.0, name, "bench")], time.time())
+        ledger.append(book, [ev.HostsChanged(0.0, name, True, "bench")], time.time())
         several.append((one, server))
     book.remember("addresses", addresses)
     book.close()

@@ -39,6 +39,8 @@ EARLIER: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "LeaseRebuilt": ("LeasePresented", {}),
     "RebuildRefused": ("LeasePresented", {}),
     # A pool's.
+    "HostAdded": ("HostsChanged", {"joins": True}),
+    "HostForgotten": ("HostsChanged", {"joins": False}),
     "HostDrained": ("HostServiceChanged", {}),
     "HostResumed": ("HostServiceChanged", _BACK),
     "QuotaSet": ("QuotaChanged", {"group": None}),

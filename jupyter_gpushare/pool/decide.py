@@ -63,7 +63,7 @@ def step(state: State, command: cmd.Command, config: PoolConfig) -> Step:
     """Decide ``command``. The durable events are to be in the ledger before the effects."""
     about = command.event if isinstance(command, cmd.Deed) else command
     host = getattr(about, "host", None)
-    if host is not None and host not in state.hosts and not isinstance(about, ev.HostAdded):
+    if host is not None and host not in state.hosts and not getattr(about, "joins", False):
         return Step(texts.no_host(host, sorted(state.hosts)), (), state, ())
     draft = Draft(state, config, command.at)
     refusal = ANSWERS[type(command)](draft, command)
@@ -109,13 +109,13 @@ def _start(draft: Draft, command: cmd.Start) -> None:
 def _deed(draft: Draft, command: cmd.Deed) -> str | None:
     event, state = command.event, draft.state
     match event:
-        case ev.HostAdded() if event.host in state.hosts:
+        case ev.HostsChanged(joins=True) if event.host in state.hosts:
             return None
         case ev.GroupRemoved() if event.group not in state.groups:
             return texts.no_group(event.group, sorted(state.groups))
         case ev.GpusReturned() if event.loan not in state.loans:
             return "There is no such loan."
-        case ev.HostForgotten() | ev.HostServiceChanged(reason=None):
+        case ev.HostsChanged(joins=False) | ev.HostServiceChanged(reason=None):
             draft.plan |= state.hosts[event.host].everybody
         case ev.GroupSet() | ev.GroupRemoved():
             draft.plan |= {*state.places}

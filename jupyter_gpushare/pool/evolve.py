@@ -22,7 +22,7 @@ _evolves: Final = registering(CHANGES)
 def evolve(state: State, event: Happening) -> State:
     """The state after ``event``; one about a host that was forgotten changes nothing."""
     host = getattr(event, "host", None)
-    if host is not None and host not in state.hosts and not isinstance(event, ev.HostAdded):
+    if host is not None and host not in state.hosts and not getattr(event, "joins", False):
         return state
     return CHANGES[type(event)](state, event)
 
@@ -104,16 +104,11 @@ def _started(state: State, event: ev.PoolStarted) -> State:
     return reindexed(replace(state, hosts=Map(hosts), unix=event.unix - event.at))
 
 
-@_evolves(ev.HostAdded)
-def _added(state: State, event: ev.HostAdded) -> State:
-    if event.host in state.hosts:
-        return state
-    return replace(state, hosts=state.hosts.set(event.host, Host(event.host)))
-
-
-@_evolves(ev.HostForgotten)
-def _forgotten(state: State, event: ev.HostForgotten) -> State:
-    host = state.hosts[event.host]
+@_evolves(ev.HostsChanged)
+def _hosts_changed(state: State, event: ev.HostsChanged) -> State:
+    host = state.hosts.get(event.host, Host(event.host))
+    if event.joins:
+        return replace(state, hosts=state.hosts.set(event.host, host))
     loans = {key: one for key, one in state.loans.items() if one.host != event.host}
     state = replace(state, loans=Map(loans))
     state = _with(state, replace(host, out=Map(), here={}), host.everybody)

@@ -79,7 +79,7 @@ def audit(ledger: Ledger, limit: int) -> list[tuple[float, Any]]:
 def _summary(state: State, at: float) -> Iterator[Happening]:
     """Events that recreate the state, except reports and configuration."""
     for name, host in state.hosts.items():
-        yield ev.HostAdded(at, name, "")
+        yield ev.HostsChanged(at, name, True, "")
         for environment, out in host.out.items():
             yield ev.BudgetStands(at, name, environment, **asdict(out))
             if environment in host.told:

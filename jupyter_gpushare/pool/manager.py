@@ -274,14 +274,14 @@ class PoolManager:
         """A host joined, or joined anew at another address."""
         await self._keep_address(host, address)
         if host not in self.state.hosts:
-            await self.submit(lambda at: cmd.Deed(at, ev.HostAdded(at, host, by)))
+            await self.submit(lambda at: cmd.Deed(at, ev.HostsChanged(at, host, True, by)))
         elif (link := self.links.get(host)) is not None:
             link.link.drop()
             link.link.hurry()
 
     async def forget(self, host: Host, by: str) -> None:
         """An administrator says that the host is gone."""
-        await self.submit(lambda at: cmd.Deed(at, ev.HostForgotten(at, host, by)))
+        await self.submit(lambda at: cmd.Deed(at, ev.HostsChanged(at, host, False, by)))
         await self._keep_address(host, None)
 
     async def _keep_address(self, host: Host, address: str | None) -> None:

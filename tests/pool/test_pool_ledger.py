@@ -59,7 +59,7 @@ def started(events: list[ev.Event]) -> State:
 def at_random(seed: int) -> list[ev.Event]:
     """What a host that may say anything makes the pool write, of a few people."""
     chance, state = random.Random(seed), State()
-    told: list[ev.Event] = [ev.HostAdded(0.0, "a", "root"), ev.HostAdded(0.0, "b", "root")]
+    told: list[ev.Event] = [ev.HostsChanged(0.0, host, True, "root") for host in "ab"]
     for number in range(1, 120):
         at, host = float(number), chance.choice("ab")
         who, gpus = chance.choice(("ada", "bo")), chance.choice((0, 0, 1, 3))
@@ -73,7 +73,7 @@ def at_random(seed: int) -> list[ev.Event]:
             event = ev.GroupsTold(at, host, who, (why,))
         told.append(event)
         if chance.random() < 0.01:
-            told += [ev.HostForgotten(at, host, "root"), ev.HostAdded(at, host, "root")]
+            told += [ev.HostsChanged(at, host, joins, "root") for joins in (False, True)]
         state = replayed(told) if len(told) < 4 else evolve(state, event)
     return told
 
@@ -98,7 +98,7 @@ def test_a_host_that_changes_its_mind_leaves_few_records_and_the_same_state(
 
 def test_invented_people_leave_no_records(path: Path) -> None:
     """Each was lent something, gave it back, and had groups; all of that stayed for ever."""
-    told: list[ev.Event] = [ev.HostAdded(1.0, "a", "root")]
+    told: list[ev.Event] = [ev.HostsChanged(1.0, "a", True, "root")]
     for number in range(500):
         at, who = 2.0 + number, f"nobody-{number}"
         told += [ev.GroupsTold(at, "a", who, (f"g{step}",)) for step in range(3)]

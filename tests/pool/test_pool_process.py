@@ -97,7 +97,7 @@ def test_a_killed_pool_is_missed_by_nobody_and_knows_all_when_it_comes_back(
         assert {row["environment"]: row["gpus"] for row in rows}["bob"] == 2
         told = [(one["kind"], one["by"]) for one in pool.verb("history")["events"]]
         who = pool.verb("history")["events"][0]["by"]
-        assert {("QuotaChanged", who), ("HostAdded", who)} <= {*told}
+        assert {("QuotaChanged", who), ("HostsChanged", who)} <= {*told}
         alice.call(Method.RELEASE, lease=lease["lease"])
         elsewhere.wait(waits)
         assert not bob.notices

@@ -163,7 +163,7 @@ def test_forgotten_host_counts_no_more() -> None:
     world.ask("a", "ada")
     world.cut("a")
     world.ask("b", "ada")
-    world.deed(ev.HostForgotten, "a")
+    world.deed(ev.HostsChanged, "a", False)
     world.settle()
     assert world.nodes["b"].held["ada"] == 1
 
@@ -200,7 +200,7 @@ def test_steps_are_fast_with_a_hundred_hosts() -> None:
         return cmd.HostReported(at, names[place], report(names[place], at, **news))
 
     for place, name in enumerate(names):
-        do(cmd.Deed(0.0, ev.HostAdded(0.0, name, "root")))
+        do(cmd.Deed(0.0, ev.HostsChanged(0.0, name, True, "root")))
         do(tell(place, 1.0, 0))
     assert sum(state.total(one) for one in state.places) >= 5000
     commands = [tell(place, 2.0, 3) for place in range(100)]

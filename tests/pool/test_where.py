@@ -42,7 +42,7 @@ ADA = "ada"
 def hosts(*reports: HostReport) -> list[Host]:
     state = State()
     for one in reports:
-        state = evolve(state, ev.HostAdded(0.0, one.name, "root"))
+        state = evolve(state, ev.HostsChanged(0.0, one.name, True, "root"))
         state = evolve(state, ev.HostSpoke(0.0, one.name, one))
     return [state.hosts[one.name] for one in reports]
 

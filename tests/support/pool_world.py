@@ -197,7 +197,7 @@ class World:
         self.do(cmd.ConfigureQuotas(self.time, self.quota))
         for name in names:
             self.nodes[name] = Node(name)
-            self.deed(ev.HostAdded, name)
+            self.deed(ev.HostsChanged, name, True)
             self.heal(name)
         self.settle()
 

@@ -41,15 +41,14 @@ class PoolStarted(Event):
     until: float
 
 
-@recorded(deed="let the host {host} join")
-class HostAdded(Event):
-    host: Host
-    by: str
+@recorded(
+    deed=OneOf("joins", {True: "let the host {host} join"}, "said that the host {host} is gone")
+)
+class HostsChanged(Event):
+    """A host ``joins`` the pool, or is gone for good."""
 
-
-@recorded(deed="said that the host {host} is gone")
-class HostForgotten(Event):
     host: Host
+    joins: bool
     by: str
 
 
