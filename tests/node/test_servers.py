@@ -23,6 +23,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     with RunningNode(directory, simulate="1x24GiB", people=people) as running:
         yield running
         assert "Traceback" not in running.story()
+        assert "sk-1" not in running.story()
 
 
 def test_a_tree_is_parked_by_its_keeper_and_then_by_its_successor(node: RunningNode) -> None:
