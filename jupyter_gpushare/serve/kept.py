@@ -19,18 +19,12 @@ class Kept(Protocol):
         """One that had begun has ended."""
 
     def set_busy(self, busy: bool) -> None:
-        """Whether it has work, for the node manager; it is busy again with the first `begins`."""
+        """Whether it has work, for the node manager. It never waits."""
 
     def wake(
-        self,
-        on_queued: Callable[[Mapping[str, Any]], None],
-        cancelled: Callable[[], bool],
-        timeout: float,
+        self, on_queued: Callable[[Mapping[str, Any]], None], cancelled: Callable[[], bool]
     ) -> None:
         """Ask for GPUs in the queue and bring the server back; it takes as long as it takes.
 
         Raises :class:`GpuShareError`, also once ``cancelled``.
         """
-
-    def tell(self, **serving: Any) -> None:
-        """What the node manager shows of the server."""

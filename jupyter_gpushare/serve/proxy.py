@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import (
+    BaseConnector,
     ClientError,
     ClientOSError,
     ClientRequest,
@@ -28,6 +28,7 @@ from aiohttp import (
     ServerDisconnectedError,
     TCPConnector,
     ThreadedResolver,
+    UnixConnector,
     WSMessage,
     WSMsgType,
     WSServerHandshakeError,
@@ -79,6 +80,8 @@ class Place:
     """Where the server is, and what callers may ask of it."""
 
     base: str
+    #: The Unix socket at which it listens, if it does not at a port.
+    socket: str = ""
     #: Whether a route is open to callers, by its method and path.
     opens: Callable[[str, str], bool] = lambda method, path: True
     #: Its health, which the proxy tells by itself: a probe neither wakes it nor keeps it awake.
@@ -100,16 +103,13 @@ class Proxy:
         token: Token | None,
         *,
         idle: float = 30.0,
-        revived: Callable[[], None] = lambda: None,
+        tell: Callable[[], None] = lambda: None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """``revived`` looks, on a thread, whether the server is well after it was woken.
-
-        It and the keeper raise :class:`GpuShareError` with what people are told.
-        """
+        """``tell`` is called when there is news of the server for the node manager."""
         self.place, self.gate = place, gate
         self._keeper, self._token, self._idle = keeper, token, idle
-        self._revived, self._say = revived, say
+        self._tells, self._say = tell, say
         self._loop = asyncio.get_running_loop()
         self._session: ClientSession | None = None
         self._open = False  # only `_wake` opens it, and it is open only while it is awake
@@ -121,15 +121,19 @@ class Proxy:
         self.under_way = 0
         #: How requests ended: answered, lost, refused, gone.
         self.counts: Counter[str] = Counter()
-        self.sleeps = 0  # whoever hears of it from the keeper counts
 
     # -- life --------------------------------------------------------------------------
 
-    async def start(self, host: str, port: int) -> web.ServerRunner:
-        """Listen. Raises :class:`OSError`."""
+    async def start(self, host: str, port: int, grace: float = 10.0) -> web.ServerRunner:
+        """Listen; at the end requests have ``grace`` seconds. Raises :class:`OSError`."""
+        # A connection that is used again may be closed by the server just then.
+        connector: BaseConnector = (
+            UnixConnector(self.place.socket, limit=0, force_close=True)
+            if self.place.socket
+            else TCPConnector(limit=0, force_close=True, resolver=ThreadedResolver())
+        )
         self._session = ClientSession(
-            # A connection that is used again may be closed by the server just then.
-            connector=TCPConnector(limit=0, force_close=True, resolver=ThreadedResolver()),
+            connector=connector,
             cookie_jar=DummyCookieJar(),
             timeout=ClientTimeout(total=None, sock_connect=10.0),
             auto_decompress=False,
@@ -139,7 +143,7 @@ class Proxy:
         serving = web.Server(
             self.handle, handler_cancellation=True, auto_decompress=False, access_log=None
         )
-        runner = web.ServerRunner(serving, shutdown_timeout=1.0)
+        runner = web.ServerRunner(serving, shutdown_timeout=grace)
         await runner.setup()
         try:
             await web.TCPSite(runner, host, port).start()
@@ -166,12 +170,12 @@ class Proxy:
             if timer is not None:
                 timer.cancel()
 
-    def started(self) -> asyncio.Task[None]:
-        """The server's processes were started: let in who waits once it is well.
+    def starts(self, start: Callable[[], object]) -> asyncio.Task[None]:
+        """Have the server started on a thread; who comes meanwhile is let in when it is.
 
-        The task raises :class:`GpuShareError` where it is not.
+        The task raises what ``start`` does.
         """
-        self._waking = self._loop.create_task(self._wake(asleep=False))
+        self._waking = self._loop.create_task(self._wake(start))
         return self._waking
 
     # -- one request -------------------------------------------------------------------
@@ -323,6 +327,7 @@ class Proxy:
 
     def _began(self) -> None:
         self.under_way += 1
+        self._keeper.set_busy(True)
         if self._resting is not None:
             self._resting.cancel()
             self._resting = None
@@ -364,19 +369,22 @@ class Proxy:
             with contextlib.suppress(asyncio.CancelledError, ClientError, OSError):
                 await reading
 
-    async def _wake(self, *, asleep: bool = True) -> None:
-        """Have it woken as long as anybody waits."""
+    async def _wake(self, start: Callable[[], object] | None = None) -> None:
+        """Have it woken as long as anybody waits; or started, before."""
         try:
-            while not (self._open or self._ended) and (self.gate or not asleep):
+            if start is not None:
                 self.gate.wakes(self._loop.time())
-                if not asleep or await self._call():
-                    asleep = True
-                    await self._let_in()
-        except GpuShareError as error:
+                await asyncio.to_thread(start)
+                self._let_in()
+            while self.gate and not (self._open or self._ended):
+                self.gate.wakes(self._loop.time())
+                if await self._call():
+                    self._let_in()
+        except (GpuShareError, OSError) as error:
             tickets, refused = self.gate.fails(str(error), self._loop.time())
             for ticket in tickets:
                 self._answer(ticket, _NotNow(refused))
-            if not asleep:
+            if start is not None:
                 raise
         finally:
             self._waking = None
@@ -392,26 +400,23 @@ class Proxy:
             return unwanted
 
         try:
-            await asyncio.to_thread(self._keeper.wake, self._queued, cancelled, math.inf)
+            await asyncio.to_thread(self._keeper.wake, self._queued, cancelled)
         except GpuShareError:
             if not unwanted:
                 raise
         return not unwanted
 
-    async def _let_in(self) -> None:
-        """Let all in who wait, once the server is well. Raises :class:`GpuShareError`."""
-        if not self._keeper.begins():  # or it would sleep again before anybody came in
+    def _let_in(self) -> None:
+        """Let all in who wait."""
+        # This counts already: else it could sleep again before anybody came in.
+        if self._ended or not self._keeper.begins():
             return
-        try:
-            await asyncio.to_thread(self._revived)
-            if self._ended:
-                return
-            self._open = True
-            self.gate.opens(self._loop.time())
-            while self.gate and self._begins():  # or those who are left have it woken again
-                self._answer(self.gate.first(), None)
-        finally:
-            self._keeper.ends()
+        self._open = True
+        self.gate.opens(self._loop.time())
+        self._began()
+        while self.gate and self._begins():  # or those who are left have it woken again
+            self._answer(self.gate.first(), None)
+        self._ends()
 
     def _answer(self, ticket: Ticket, error: Exception | None) -> None:
         begun = self._waits.pop(ticket, None)
@@ -434,12 +439,7 @@ class Proxy:
 
     def _tell_now(self) -> None:
         self._telling = None
-        self._keeper.tell(
-            requests=self.under_way,
-            held=len(self.gate),
-            sleeps=self.sleeps,
-            wake_seconds=self.gate.took,
-        )
+        self._tells()
 
 
 class Body:

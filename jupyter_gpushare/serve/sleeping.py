@@ -2,7 +2,7 @@
 
 It is a `Parker` to the keeper's ladder. What an adapter claims is measured: its memory by the node
 manager, and its mind by a fixed prompt, answered before and after. A server that gives another
-answer than before, or none, is `damaged`, and its keeper starts it anew.
+answer than before, or none, is started anew by its keeper.
 """
 
 from __future__ import annotations
@@ -22,15 +22,20 @@ class OwnSleep:
         adapter: Adapter,
         control: Control,
         memory: Callable[[], int],
+        damaged: Callable[[], None],
         say: Callable[[str], None],
     ) -> None:
-        """``memory``: the bytes that the server has on GPUs now."""
-        self._adapter, self._control, self._memory, self._say = adapter, control, memory, say
-        self._answer: str | None = None
+        """``memory``: the bytes that the server has on GPUs now. ``damaged`` is called where it
+        must be started anew before anybody is answered.
+        """
+        self.adapter = adapter
+        self._control, self._memory, self._damaged, self._say = control, memory, damaged, say
+        #: Whether what it parks lies in host memory.
+        self.copies = adapter.copies
+        #: What it answered before it slept; ``None``: nothing, or not the same each time.
+        self.answer: str | None = None
         self._steady: bool | None = None
         self.is_parked = False
-        #: It must be started anew before anybody is answered.
-        self.damaged = False
 
     def trim(self) -> int:
         """A server has no cache that it would empty for us."""
@@ -46,19 +51,20 @@ class OwnSleep:
     def park(self) -> int:
         """Have it sleep; the bytes that it keeps in host memory."""
         try:
-            self._answer = self._adapter.ask(self._control)
-            if self._steady is None and self._answer is not None:
-                self._steady = self._adapter.ask(self._control) == self._answer
+            self.answer = None if self._steady is False else self.adapter.ask(self._control)
+            if self._steady is None and self.answer is not None:
+                self._steady = self.adapter.ask(self._control) == self.answer
                 if not self._steady:
+                    self.answer = None
                     self._say(
                         "The server answers the same prompt differently each time, so it is not "
                         "checked whether it wakes as what it was."
                     )
         except ControlFailed as error:
             raise ParkRefused(str(error)) from error
-        amount = self._memory() if self._adapter.copies else 0
+        amount = self._memory() if self.copies else 0
         try:
-            self._adapter.sleep(self._control)
+            self.adapter.sleep(self._control)
         except ControlFailed as error:
             self._undo(error)
         self.is_parked = True
@@ -67,7 +73,7 @@ class OwnSleep:
     def _undo(self, error: ControlFailed) -> None:
         """Some of it may sleep already."""
         try:
-            self._adapter.wake(self._control)
+            self.adapter.wake(self._control)
         except ControlFailed:
             self.is_parked = True
         raise ParkFailed(str(error)) from error
@@ -75,14 +81,14 @@ class OwnSleep:
     def resume(self) -> None:
         """Have it wake, and see whether it is what it was."""
         try:
-            self._adapter.wake(self._control)
-            again = self._adapter.ask(self._control) if self._steady else self._answer
+            self.adapter.wake(self._control)
+            again = None if self.answer is None else self.adapter.ask(self._control)
         except ControlFailed as error:
             raise ResumeFailed(str(error)) from error
         self.is_parked = False
-        if again != self._answer:
-            self.damaged = True
+        if again != self.answer:
+            self._damaged()
             raise ParkedDamaged(
-                f"The server ({self._adapter.name}) does not answer as before it slept; it is "
+                f"The server ({self.adapter.name}) does not answer as before it slept; it is "
                 "started anew."
             )

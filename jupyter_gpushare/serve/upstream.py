@@ -5,11 +5,13 @@ All here blocks, and is called on threads: the keeper's, and the one that wakes.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import random
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -17,8 +19,10 @@ from ..client.errors import GpuShareError
 from ..protocol.times import format_duration
 
 HOST: Final = "127.0.0.1"
-#: What stands for the port in a command.
-PORT: Final = "{port}"
+#: What stands for the port, or for a Unix socket instead, in a command.
+PORT, SOCKET = "{port}", "{socket}"
+#: Ports that no system gives to whoever asks for any, so that ours is free at the next start, too.
+_PORTS: Final = range(20000, 30000)
 #: Seconds between two looks at a server that starts.
 _LOOK: Final = 0.1
 #: Seconds for an answer about its health, and for what moves its memory.
@@ -45,18 +49,37 @@ class Answer(NamedTuple):
             return {}
 
 
+class _Unix(http.client.HTTPConnection):
+    """A connection to a Unix socket."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__(HOST, timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The server's own routes, for its keeper only."""
+    """The server's own routes, for its keeper only: at a port, or at a Unix socket."""
 
     port: int
+    socket: str = ""
     #: The key that the server wants, if any.
     key: str = ""
 
     @property
     def base(self) -> str:
         """Where it is."""
-        return f"http://{HOST}:{self.port}"
+        return f"http://{HOST}" if self.socket else f"http://{HOST}:{self.port}"
+
+    def _line(self, patience: float) -> http.client.HTTPConnection:
+        if self.socket:
+            return _Unix(self.socket, patience)
+        return http.client.HTTPConnection(HOST, self.port, timeout=patience)
 
     def call(self, method: str, path: str, body: Any = None, *, patience: float = _LONG) -> Answer:
         """The answer, whatever it is. Raises `ControlFailed` where none came."""
@@ -64,7 +87,7 @@ class Control:
         sent = None if body is None else json.dumps(body).encode()
         if sent is not None:
             headers["Content-Type"] = "application/json"
-        line = http.client.HTTPConnection(HOST, self.port, timeout=patience)
+        line = self._line(patience)
         try:
             line.request(method, path, sent, headers)
             answer = line.getresponse()
@@ -85,18 +108,18 @@ class Control:
 
 
 def free_port() -> int:
-    """A port of this host that nobody uses now."""
-    with socket.socket() as found:
-        found.bind((HOST, 0))
-        return int(found.getsockname()[1])
+    """A port of this host that nobody uses now. Raises `OSError`."""
+    for port in random.sample(_PORTS, 100):
+        with contextlib.suppress(OSError), socket.socket() as found:
+            found.bind((HOST, port))
+            return port
+    raise OSError(f"No port from {_PORTS[0]} to {_PORTS[-1]} is free.")
 
 
-def with_port(
-    command: Sequence[str], port: int, environ: Mapping[str, str]
-) -> tuple[list[str], dict[str, str]]:
-    """The command and environment with the port: in place of ``{port}``, and as ``PORT``."""
-    words = [word.replace(PORT, str(port)) for word in command]
-    return words, {**environ, "PORT": str(port)}
+def filled(command: Sequence[str], control: Control) -> list[str]:
+    """The command with the server's place in it."""
+    found = [word.replace(PORT, str(control.port)) for word in command]
+    return [word.replace(SOCKET, control.socket) for word in found]
 
 
 def key_in(command: Sequence[str]) -> str:
@@ -109,18 +132,10 @@ def key_in(command: Sequence[str]) -> str:
 
 
 def wait_until_ready(
-    control: Control,
-    path: str,
-    within: float,
-    ended: Callable[[], bool],
-    *,
-    named: bool = True,
+    control: Control, path: str, within: float, ended: Callable[[], bool], hint: str = ""
 ) -> None:
-    """Wait until the server is well. ``named``: its command has its port.
-
-    Raises :class:`GpuShareError`, which says what it was.
-    """
-    until, said = time.monotonic() + within, "nobody listens"
+    """Wait until the server is well. Raises :class:`GpuShareError`, which says what it was."""
+    until, said = time.monotonic() + within, ""
     while not ended():
         try:
             answer = control.call("GET", path, patience=min(_HEALTH, within))
@@ -130,12 +145,11 @@ def wait_until_ready(
             # One that has no such page is taken at its word that it listens.
             if answer.status < 500:
                 return
-            said = f"GET {path} says {answer.status}"
+            said = f"GET {path} says {answer.status}."
         if time.monotonic() > until:
-            hint = "" if named else f" It may not read PORT: write {PORT} in its command."
             raise GpuShareError(
-                f"The server is not ready after {format_duration(within)}: {said} at "
-                f"{control.base}.{hint} --ready says what is asked, --ready-within for how long."
+                f"The server is not ready after {format_duration(within)}: {said} {hint}"
+                "--ready says what is asked, --ready-within for how long."
             )
         time.sleep(_LOOK)
     raise GpuShareError("The server has ended before it was ready; what it printed says why.")

@@ -13,6 +13,7 @@ import random
 import signal
 import socket
 import subprocess
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ import pytest
 from support.kept import StandInKeeper
 from support.modelserver import running
 
+from jupyter_gpushare.client.errors import GpuShareError
 from jupyter_gpushare.serve.gate import Bounds, Gate
 from jupyter_gpushare.serve.proxy import Place, Proxy
 from jupyter_gpushare.serve.token import Token
@@ -69,12 +71,12 @@ async def front(
         say=said.append,
         **more,
     )
-    runner = await proxy.start("127.0.0.1", 0)
+    runner = await proxy.start("127.0.0.1", 0, grace=1.0)
     it = Front(proxy, keeper, runner.addresses[0][1])
     it.said = said
     try:
         if started:
-            await proxy.started()
+            await proxy.starts(lambda: None)
         yield it
         await until(lambda: keeper.under_way == proxy.under_way == 0)
     finally:
@@ -245,31 +247,50 @@ async def test_it_is_idle_when_nothing_was_under_way_for_a_time(server: int) -> 
 async def test_who_comes_while_it_sleeps_waits_and_is_answered_in_order(
     server: int, tmp_path: Path
 ) -> None:
-    revived = list[int]()
-    async with front(server, revived=lambda: revived.append(1)) as it:
+    told = list[int]()
+    async with front(server, tell=lambda: told.append(len(it.proxy.gate))) as it:
         assert it.keeper.sleep()
         it.keeper.gpu.clear()
         asked = [asyncio.create_task(it.json(f"/echo?n={n}")) for n in range(5)]
         await until(lambda: len(it.proxy.gate) == 5)
-        await until(lambda: it.keeper.told.get("held") == 5)
+        await until(lambda: told[-1:] == [5])
         assert it.proxy.gate.queued == "One is ahead of it."
         it.keeper.gpu.set()
         seen = await asyncio.gather(*asked)
         assert [one["uri"] for one in seen] == [f"/echo?n={n}" for n in range(5)]
         assert it.keeper.wakes == 1, "all wait for the same"
-        assert len(revived) == 2, "when it started, and when it was woken"
-        await until(lambda: it.keeper.told.get("held") == 0)
-        assert it.keeper.told["wake_seconds"] == it.proxy.gate.took
+        await until(lambda: told[-1:] == [0])
+        assert it.proxy.gate.took is not None
 
 
 async def test_who_comes_while_it_starts_waits(server: int) -> None:
+    ready = threading.Event()
     async with front(server, started=False) as it:
-        it.keeper.gpu.clear()
+        start = it.proxy.starts(ready.wait)
         asked = asyncio.create_task(it.json("/echo"))
         await until(lambda: len(it.proxy.gate) == 1)
-        assert not asked.done()
-        it.keeper.gpu.set()
+        ready.set()
         await asked
+        await start
+        assert it.keeper.wakes == 0
+
+
+async def test_who_waits_for_one_that_does_not_start_is_told_why(server: int) -> None:
+    ready = threading.Event()
+
+    def fails() -> None:
+        ready.wait()
+        raise GpuShareError("It has no weights.")
+
+    async with front(server, started=False) as it:
+        start = it.proxy.starts(fails)
+        asked = asyncio.create_task(it.client.get("/echo"))
+        await until(lambda: len(it.proxy.gate) == 1)
+        ready.set()
+        with pytest.raises(GpuShareError):
+            await start
+        answer = await asked
+        assert "no weights" in (await answer.json())["error"]["message"]
 
 
 async def test_beyond_the_bounds_it_is_said_when_to_come_again(server: int) -> None:

@@ -20,12 +20,11 @@ class StandInKeeper:
         self.gpu.set()
         self.refuses = ""
         self.wakes, self.sleeps, self.cancelled = 0, 0, 0
-        self.told: dict[str, Any] = {}
 
     def begins(self) -> bool:
         with self._lock:
             if self.awake:
-                self.under_way, self.busy = self.under_way + 1, True
+                self.under_way += 1
             return self.awake
 
     def ends(self) -> None:
@@ -60,10 +59,7 @@ class StandInKeeper:
             return self._lock.wait_for(lambda: not self.busy, timeout)
 
     def wake(
-        self,
-        on_queued: Callable[[Mapping[str, Any]], None],
-        cancelled: Callable[[], bool],
-        timeout: float,
+        self, on_queued: Callable[[Mapping[str, Any]], None], cancelled: Callable[[], bool]
     ) -> None:
         on_queued({"message": "One is ahead of it."})
         while not self.gpu.wait(0.01):
@@ -76,6 +72,3 @@ class StandInKeeper:
             assert self._lock.wait_for(lambda: not self.under_way, 60.0)
             self.awake = True
             self.wakes += 1
-
-    def tell(self, **serving: Any) -> None:
-        self.told |= serving

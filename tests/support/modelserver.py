@@ -45,6 +45,7 @@ class Echo(Seen):
                 "uri": self.request.uri,
                 "headers": dict(self.request.headers.get_all()),
                 "body": self.request.body.decode(),
+                "pid": os.getpid(),
             }
         )
 
@@ -133,7 +134,7 @@ class Talk(websocket.WebSocketHandler):
 
 class Healthy(web.RequestHandler):
     def get(self) -> None:
-        self.write({"status": "ok", "pid": os.getpid()})
+        self.write({"status": "ok"})
 
 
 async def serve(port: int) -> None:
@@ -163,7 +164,10 @@ def running(port: int, file: Path | None = None) -> Iterator[subprocess.Popen[An
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     with subprocess.Popen(words, env=environ) as process:
         try:
-            ended = lambda: process.poll() is not None  # noqa: E731
+
+            def ended() -> bool:
+                return process.poll() is not None
+
             wait_until_ready(Control(port), "/health", 60.0, ended)
             yield process
         finally:

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from ...protocol.checkpoint import Outcome, Result, SeenGpu
 from ...protocol.hostmemory import Room
 from ...protocol.sizes import format_size
-from ..adapters.parkers.base import ParkedDamaged, Parker, ParkingError
+from ..adapters.parkers.base import ParkedDamaged, Parker, ParkingError, host_bytes
 from ..errors import GpuShareError
 from ..words.recalls import Need
 from .bystanders import Bystanders, look, tasks_object, threads_object
@@ -177,12 +177,13 @@ class Ladder:
             return False
         parkers = [framework.parker for framework in frameworks if framework.parker is not None]
         try:
-            amount = sum(parker.bytes_to_park() for parker in parkers)
-            if not amount or not _enough(needs, amount):
+            amounts = [parker.bytes_to_park() for parker in parkers]
+            if not any(amounts) or not _enough(needs, sum(amounts)):
                 why.append("Moving its tensors to host memory would not free enough.")
                 return False
-            self._must_fit(amount)
-            plan(amount)
+            held = sum(map(host_bytes, parkers, amounts))
+            self._must_fit(held)
+            plan(held)
             for parker in parkers:
                 try:
                     self.memory += parker.park()

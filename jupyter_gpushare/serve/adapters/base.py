@@ -118,10 +118,12 @@ def ask_openai(control: Control, model: str) -> str | None:
 
 def is_program(command: Sequence[str], program: str, module: str) -> bool:
     """Whether a command runs a program, or a module of Python of this name."""
-    return any(
-        os.path.basename(word) == program or word == module or word.startswith(f"{module}.")
-        for word in command[:4]
-    )
+    for before, word in zip(("", *command), command[:4], strict=False):
+        if before == "-m" and (word == module or word.startswith(f"{module}.")):
+            return True
+        if not before.startswith("-") and os.path.basename(word) == program:
+            return True
+    return False
 
 
 def has_flag(command: Sequence[str], flag: str) -> bool:

@@ -1,6 +1,6 @@
 """vLLM: sleep levels 1 (weights to host memory) and 2 (weights are loaded again).
 
-Read in vLLM 0.33's documentation (docs/features/sleep_mode.md) and sources
+Read in the documentation of vLLM 0.33 (features/sleep_mode) and its sources
 (entrypoints/serve/dev): not run. It needs ``--enable-sleep-mode``, and its development routes, by
 VLLM_SERVER_DEV_MODE=1, which we set. Some of them run code: callers get only what is listed here.
 """

@@ -78,6 +78,14 @@ class Parker(Protocol):
         """
 
 
+def host_bytes(parker: Parker, amount: int) -> int:
+    """How much of what it would park needs room in host memory.
+
+    All, unless it says by ``copies`` that it throws away what it can have again.
+    """
+    return amount if getattr(parker, "copies", True) else 0
+
+
 def parker_of(adapter: object, module: ModuleType) -> Parker | None:
     """The adapter's parker for the framework, always the same one. Adapters need not have one.
 

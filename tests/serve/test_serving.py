@@ -1,0 +1,167 @@
+"""A model server gives its GPU to who waits while nobody asks it, and has it again for a request.
+
+The verb, the server's process and the node manager are real. There is no driver: what frees the
+memory here is the server's own sleep, or its end and another start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from support.livenode import CLI
+from support.node import RunningNode, until
+from support.node_fixtures import running_node
+
+from jupyter_gpushare.protocol.messages import Method
+
+GIB = 2**30
+node = running_node(
+    "module",
+    simulate="1x24GiB",
+    config=(
+        "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.2\n"
+        "c.Policy.max_tasks_per_gpu = 1\nc.Policy.notify_before = 0.0\n"
+        "c.Policy.idle_timeout = 0.2\nc.Policy.heartbeat_timeout = 600.0\n"
+    ),
+    people=("alice", "bob", "root"),
+)
+
+
+def port_of_test() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class Served:
+    """A server behind ``jupyter gpushare serve``."""
+
+    def __init__(self, node: RunningNode, folder: Path, *options: str) -> None:
+        self.node, self.folder, self.options = node, folder, options
+        self.port, self.ids = port_of_test(), folder / "ids"
+        self.process = self.start()
+
+    def start(self) -> subprocess.Popen[str]:
+        environ = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("JUPYTER_GPUSHARE")},
+            "JUPYTER_GPUSHARE_SOCKET": str(self.node.socket),
+            "JUPYTER_GPUSHARE_TOKEN": "alice",
+            "JUPYTER_DATA_DIR": str(self.folder / "data"),
+            "XDG_RUNTIME_DIR": str(self.folder),
+            "PYTHONPATH": str(Path(__file__).parents[1]),
+        }
+        server = [sys.executable, "-m", "support.modelserver", "{port}", str(self.ids)]
+        return subprocess.Popen(
+            [*CLI, "serve", f"--port={self.port}", "--idle=0.2s", *self.options, "--", *server],
+            env=environ,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    @property
+    def token(self) -> str:
+        (file,) = (self.folder / "data").rglob(f"{self.port}.token")
+        assert file.stat().st_mode & 0o777 == 0o600
+        return file.read_text().strip()
+
+    def get(self, path: str) -> tuple[int, Any]:
+        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        with contextlib.closing(line):
+            line.request("GET", path, headers={"Authorization": f"Bearer {self.token}"})
+            answer = line.getresponse()
+            return answer.status, json.loads(answer.read())
+
+    def row(self) -> dict[str, Any]:
+        with self.node.client("alice") as alice:
+            leases = alice.call(Method.STATUS)["leases"]
+        (found,) = [lease for lease in leases if lease["mine"] and lease["kind"] == "server"]
+        return dict(found)
+
+    def until_health(self, word: str) -> None:
+        def says() -> bool:
+            assert self.process.poll() is None, self.process.communicate()[1]
+            with contextlib.suppress(OSError, ValueError):
+                return self.get("/health")[1]["status"] == word
+            return False
+
+        until(says, f"the server is {word}")
+
+    def until_state(self, state: str) -> None:
+        until(lambda: self.row()["state"] == state, f"the lease is {state}")
+
+    def end(self) -> tuple[int, str]:
+        self.process.send_signal(signal.SIGTERM)
+        _out, said = self.process.communicate(timeout=60)
+        return self.process.returncode, said
+
+
+@contextlib.contextmanager
+def served(node: RunningNode, folder: Path, *options: str) -> Iterator[Served]:
+    it = Served(node, folder, *options)
+    try:
+        it.until_health("awake")
+        yield it
+    finally:
+        if it.process.poll() is None:
+            it.end()
+
+
+def test_a_server_sleeps_for_a_neighbour_and_wakes_for_a_request(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    with (
+        served(node, tmp_path, "--rungs=restart", "--name=small") as it,
+        node.client("bob") as bob,
+        ThreadPoolExecutor() as others,
+    ):
+        first = it.get("/echo?id=1")
+        assert first[0] == 200
+        assert it.row()["serving"]["address"] == f"http://127.0.0.1:{it.port}"
+        assert it.get("/health")[1] == {"status": "awake"}
+        lease = bob.wait(bob.ask(memory=4 * GIB))["lease"]
+        it.until_state("parked")
+        asked: Future[tuple[int, Any]] = others.submit(it.get, "/echo?id=2")
+        until(lambda: it.row()["serving"]["held"] == 1, "a request waits")
+        assert it.get("/health")[1] == {"status": "asleep"}
+        assert not asked.done()
+        bob.call(Method.RELEASE, lease=lease)
+        assert asked.result(60)[0] == 200
+
+        def told() -> bool:
+            serving = it.row()["serving"]
+            stands = [serving[name] for name in ("sleeps", "held", "requests")]
+            return stands == [1, 0, 0] and serving["wake_seconds"] > 0
+
+        until(told, "it is told that it slept")
+        assert it.ids.read_text().split() == ["1", "2"]
+        code, said = it.end()
+        assert code == 0, said
+        assert "It sleeps until somebody needs it." in said
+    until(lambda: not leases(node), "its lease is given back")
+
+
+def leases(node: RunningNode) -> list[Any]:
+    with node.client("alice") as alice:
+        return list(alice.call(Method.STATUS)["leases"])
+
+
+def test_a_server_that_ends_ends_its_proxy_with_its_exit_code(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    with served(node, tmp_path) as it:
+        pid = it.get("/echo")[1]["pid"]
+        os.kill(pid, signal.SIGKILL)
+        _out, said = it.process.communicate(timeout=60)
+        assert it.process.returncode == 128 + signal.SIGKILL, said
+    until(lambda: not leases(node), "its lease is given back")
