@@ -28,7 +28,7 @@ from ..keeper.record import Noted, Record
 from ..keeper.tree import KeptTree
 from ..protocol import hostmemory
 from ..protocol.checkpoint import State
-from ..protocol.messages import NAME, Method, Notification
+from ..protocol.messages import NAME, Notification
 from ..protocol.privateplace import private_file
 from . import adapters
 from .adapters.base import Adapter, models
@@ -49,6 +49,8 @@ from .upstream import (
 
 #: Seconds between two looks at the server and at the link to the node manager.
 _LOOK: Final = 0.2
+#: Seconds after which it is told again how the server stands.
+_TELLS: Final = 30.0
 #: The ways to free its memory, as its owner names them.
 SLEEP, DRIVER, RESTART = "sleep", "driver", "restart"
 RUNGS: Final = (SLEEP, DRIVER, RESTART)
@@ -161,12 +163,10 @@ class Serving:
         )
 
     def _server_environ(self) -> Mapping[str, str]:
-        port = {"PORT": str(self._control.port)}
-        return {
-            **self._holding.environ_of_program(),
-            **port,
-            **self._adapter.environ(self._control.port),
-        }
+        port = self._control.port
+        holding = self._holding
+        leased = self._environ if holding.grant is None else holding.environ_of_program()
+        return {**leased, "PORT": str(port), **self._adapter.environ(port)}
 
     @property
     def address(self) -> str:
@@ -236,13 +236,14 @@ class Serving:
 
     def _succeeds(self, noted: Noted) -> bool:
         """Whether it goes on with the server of a keeper that was killed."""
-        state = self._tree.succeed(noted)
         try:
             holds = self._holding.succeed(noted.grant, noted.secret, noted.root.pid)
         except GpuShareError as error:
             self._say(f"{error} The server that was left is started anew.")
+            self._tree.succeed(noted)
             self._tree.stop()
             return False
+        state = self._tree.succeed(noted)
         self._adapter = adapters.named(noted.more["adapter"])
         moved = []
         if noted.more["sleeps"] and (own := self._own_sleep()) is not None:
@@ -272,13 +273,12 @@ class Serving:
                 hint,
             )
         except GpuShareError:
-            self._tree.stop()
             self._heed()
             raise
 
     async def _look(self) -> None:
         """See all the time whether the server has ended, and the node manager came back."""
-        link = Link.UP
+        link, told = Link.UP, self._loop.time()
         while True:
             await asyncio.sleep(_LOOK)
             started = self._tree.started
@@ -287,7 +287,9 @@ class Serving:
             if ended and rests and self._is_up and self._tree.started is started:
                 self.keeper.ended()
             link, before = self._holding.session.link, link
-            if link is Link.UP and before is not Link.UP:
+            came_back = link is Link.UP and before is not Link.UP
+            if came_back or self._loop.time() > told + _TELLS:
+                told = self._loop.time()
                 self.tell()
 
     # -- its memory, on the keeper's and the session's threads -------------------------
@@ -350,11 +352,7 @@ class Serving:
 
     def tell(self) -> None:
         """Tell the node manager how the server stands."""
-        if (lease := self._holding.lease) is None:
-            return
-        self._holding.session.tell_surely(
-            Method.SERVING,
-            lease=lease,
+        self.keeper.tell(
             address=self.address,
             requests=self.proxy.under_way,
             held=len(self.proxy.gate),

@@ -19,6 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.livenode import CLI
 from support.node import RunningNode, until
 from support.node_fixtures import running_node
@@ -52,8 +53,9 @@ class Served:
         self.port, self.ids = port_of_test(), folder / "ids"
         self.process = self.start()
 
-    def start(self) -> subprocess.Popen[str]:
-        environ = {
+    @property
+    def environ(self) -> dict[str, str]:
+        return {
             **{k: v for k, v in os.environ.items() if not k.startswith("JUPYTER_GPUSHARE")},
             "JUPYTER_GPUSHARE_SOCKET": str(self.node.socket),
             "JUPYTER_GPUSHARE_TOKEN": "alice",
@@ -61,13 +63,15 @@ class Served:
             "XDG_RUNTIME_DIR": str(self.folder),
             "PYTHONPATH": str(Path(__file__).parents[1]),
         }
+
+    @property
+    def command(self) -> list[str]:
         server = [sys.executable, "-m", "support.modelserver", "{port}", str(self.ids)]
-        return subprocess.Popen(
-            [*CLI, "serve", f"--port={self.port}", "--idle=0.2s", *self.options, "--", *server],
-            env=environ,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        ours = [f"--port={self.port}", "--idle=0.2s", *self.options]
+        return [*CLI, "serve", *ours, "--", *server]
+
+    def start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(self.command, env=self.environ, stderr=subprocess.PIPE, text=True)
 
     @property
     def token(self) -> str:
@@ -164,4 +168,38 @@ def test_a_server_that_ends_ends_its_proxy_with_its_exit_code(
         os.kill(pid, signal.SIGKILL)
         _out, said = it.process.communicate(timeout=60)
         assert it.process.returncode == 128 + signal.SIGKILL, said
+    until(lambda: not leases(node), "its lease is given back")
+
+
+def test_a_successor_goes_on_with_the_server_of_a_killed_keeper(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    with served(node, tmp_path, "--share=group:lab") as it:
+        pid, lease = it.get("/echo")[1]["pid"], it.row()["id"]
+        with it.process as killed:  # what it said is not read: the server still has that pipe
+            killed.kill()
+        until(lambda: it.row()["pid"] == pid, "the server goes on with the lease")
+        os.kill(pid, 0)
+        it.process = it.start()
+        it.until_health("awake")
+        assert it.get("/echo")[1]["pid"] == pid
+        assert it.row()["id"] == lease
+        until(lambda: it.row()["serving"], "the server is told of again")
+        second = subprocess.run(it.command, env=it.environ, capture_output=True, text=True)
+        assert second.returncode == 1
+        assert "keeps serve-" in second.stderr
+        code, said = it.end()
+        assert (code, "that another one has left" in said) == (0, True)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    until(lambda: not leases(node), "its lease is given back")
+
+
+def test_one_that_does_not_start_is_said_to_and_leaves_nothing(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    it = Served(node, tmp_path, "--ready=/hang", "--ready-within=1s")
+    _out, said = it.process.communicate(timeout=60)
+    assert it.process.returncode == 1
+    assert "The server is not ready after 1 s: GET /hang" in said
     until(lambda: not leases(node), "its lease is given back")
