@@ -123,6 +123,7 @@ def test_a_ledger_of_the_release_before_is_read(path: Path) -> None:
     first = [event for _wall, event in ledger.audit(book, 99)]
     ledger.shorten(book, state, 1018.0, 2e9)
     assert started(ledger.load(book)) == started(told)
+    assert sorted(state.hosts) == ["a", "b", "c"], "another one joined, and is gone"
     a, b, c = (state.hosts[name] for name in "abc")
     assert a.out[ALICE] == Out(2, 0, 10, False, 9.5, 9.5, 1007.0, False, a.out[ALICE].why)
     assert (a.drain, a.due) == (Drained("new memory", "root"), True)
