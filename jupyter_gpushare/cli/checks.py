@@ -201,7 +201,7 @@ def panel() -> Check:
     except importlib.metadata.PackageNotFoundError:
         return ok(name, "JupyterLab is not installed in this Python")
     try:
-        seen = _told_by(["-P", "-c", _PANEL])
+        seen = told_by(["-P", "-c", _PANEL])
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return warning(name, f"JupyterLab {lab} does not say whether it accepts the panel.")
     if not seen["there"]:
@@ -224,7 +224,7 @@ def panel() -> Check:
     return ok(name, f"{seen['there']}, made for JupyterLab {lab} too")
 
 
-def _told_by(arguments: list[str]) -> dict[str, Any]:
+def told_by(arguments: list[str]) -> dict[str, Any]:
     """What a new Python prints as JSON. Raises `OSError`, `ValueError`, `TimeoutExpired`."""
     done = subprocess.run(
         [sys.executable, *arguments],
@@ -436,7 +436,7 @@ def _quota(status: Mapping[str, Any]) -> Check:
 def ask_nvml() -> dict[str, Any] | Check:
     """Ask NVML in another process, because a sick driver can hang its caller."""
     try:
-        return _told_by(["-c", _NVML])
+        return told_by(["-c", _NVML])
     except subprocess.TimeoutExpired:
         return problem(
             "NVIDIA driver",

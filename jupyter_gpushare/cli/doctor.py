@@ -12,7 +12,7 @@ from pathlib import Path
 from ..console.verb import Verb, flag, option, options
 from ..daemon.membership import POOL_DIRECTORY
 from ..protocol import names
-from . import checks
+from . import checks, modelcaches
 from .checks import Check, Level, ok, warning
 from .poolchecks import membership
 
@@ -144,6 +144,7 @@ def examine(environ: Mapping[str, str], ledger: Path, platform: str) -> Iterator
     yield from checks.settings(environ)
     yield checks.cuda_visible_devices(environ)
     yield from checks.frameworks()
+    yield modelcaches.model_caches()
 
 
 def as_text(check: Check) -> str:

@@ -9,7 +9,7 @@ from support.cuda_fixtures import cuda_stubs, cuda_world
 from support.livenode import LiveNode, until
 from support.nvml_fixtures import nvml_stub, nvml_world
 
-from jupyter_gpushare.cli import checks
+from jupyter_gpushare.cli import checks, modelcaches
 
 __all__ = ["cuda_stubs", "cuda_world", "node", "nvml_stub", "nvml_world", "shared_node"]
 
@@ -39,3 +39,4 @@ def without_slow_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("panel", "hook_in_child"):
         monkeypatch.setattr(checks, name, lambda *_: left_out)
     monkeypatch.setattr(checks, "frameworks", lambda: iter([left_out]))
+    monkeypatch.setattr(modelcaches, "model_caches", lambda: left_out)
