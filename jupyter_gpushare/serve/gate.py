@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from ..protocol.sizes import format_size
 from ..protocol.times import format_duration
@@ -49,10 +49,14 @@ class Refused:
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """One that waits, until a moment, and the bytes that are held for it."""
+    """One that waits, until a moment, and the bytes that are held for it.
+
+    ``begun`` is its owner's, who is told by it.
+    """
 
     until: float
     held: int = 0
+    begun: Any = None
 
 
 class Gate:

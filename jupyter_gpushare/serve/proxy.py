@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import (
@@ -38,9 +37,11 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from ..client.errors import GpuShareError
+from ..keeper.keeper import Keeper, Rest
+from .adapters.base import Adapter
 from .gate import Gate, Refused, Ticket
-from .kept import Kept
 from .token import Token
+from .upstream import Control
 
 #: What is between two ends of one connection, and is not passed on (RFC 9110, 7.6.1).
 HOP: Final = frozenset(
@@ -57,39 +58,32 @@ _TELLS: Final = 0.5
 _GONE, _BROKEN = 1001, 1014  # codes of WebSockets: going away, bad gateway
 
 
-class Lost(Exception):
-    """The server did not answer; it may have got the request."""
+class Problem(Exception):
+    """A visible error, in the form that clients of OpenAI's kind read, and how it is counted."""
+
+    def __init__(self, ends: str, status: int, kind: str, message: str, **headers: str) -> None:
+        super().__init__(message)
+        self.ends, self.headers = ends, {name.replace("_", "-"): v for name, v in headers.items()}
+        self.status, self.error = status, {"message": message, "type": str(kind), "code": status}
 
 
 class _Broke(Exception):
     """The server broke off its answer; the client has the beginning."""
 
 
-class _NotNow(Exception):
-    def __init__(self, refused: Refused) -> None:
-        super().__init__(refused.message)
-        self.refused = refused
-
-
 class _Unsent(Exception):
     """As a `ClientError`, and one after which the library does not send the request again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the server is, and what callers may ask of it."""
+def lost(why: object) -> Problem:
+    """No answer. The server may have got the request: clients must not try by themselves."""
+    return Problem("lost", 502, "server_lost", str(why), x_should_retry="false")
 
-    base: str
-    #: The Unix socket at which it listens, if it does not at a port.
-    socket: str = ""
-    #: Whether a route is open to callers, by its method and path.
-    opens: Callable[[str, str], bool] = lambda method, path: True
-    #: Its health, which the proxy tells by itself: a probe neither wakes it nor keeps it awake.
-    ready: str = "/health"
-    #: What it wants in ``Authorization``.
-    key: str = ""
-    #: Whether it takes requests to its own address only.
-    own_host: bool = False
+
+def not_now(refused: Refused) -> Problem:
+    """Come again."""
+    after = str(refused.seconds)
+    return Problem("refused", 503, refused.why, refused.message, Retry_After=after)
 
 
 class Proxy:
@@ -97,8 +91,9 @@ class Proxy:
 
     def __init__(
         self,
-        keeper: Kept,
-        place: Place,
+        keeper: Keeper,
+        control: Control,
+        adapter: Adapter,
         gate: Gate,
         token: Token | None,
         *,
@@ -107,14 +102,29 @@ class Proxy:
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         """``tell`` is called when there is news of the server for the node manager."""
-        self.place, self.gate = place, gate
+        #: What callers may ask for, and what tells its health: that the proxy answers itself, so
+        #: that a probe neither wakes it nor keeps it awake.
+        self.adapter = adapter
+        self.gate, self._control = gate, control
         self._keeper, self._token, self._idle = keeper, token, idle
         self._tells, self._say = tell, say
         self._loop = asyncio.get_running_loop()
-        self._session: ClientSession | None = None
+        # A connection that is used again may be closed by the server just then.
+        connector: BaseConnector = (
+            UnixConnector(control.socket, limit=0, force_close=True)
+            if control.socket
+            else TCPConnector(limit=0, force_close=True, resolver=ThreadedResolver())
+        )
+        self._session = ClientSession(
+            connector=connector,
+            cookie_jar=DummyCookieJar(),
+            timeout=ClientTimeout(total=None, sock_connect=10.0),
+            auto_decompress=False,
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+            middlewares=(_once,),
+        )
         self._open = False  # only `_wake` opens it, and it is open only while it is awake
         self._ended = ""
-        self._waits: dict[Ticket, asyncio.Future[None]] = {}
         self._waking: asyncio.Task[None] | None = None
         self._resting: asyncio.TimerHandle | None = None
         self._telling: asyncio.TimerHandle | None = None
@@ -126,20 +136,6 @@ class Proxy:
 
     async def start(self, host: str, port: int, grace: float = 10.0) -> web.ServerRunner:
         """Listen; at the end requests have ``grace`` seconds. Raises :class:`OSError`."""
-        # A connection that is used again may be closed by the server just then.
-        connector: BaseConnector = (
-            UnixConnector(self.place.socket, limit=0, force_close=True)
-            if self.place.socket
-            else TCPConnector(limit=0, force_close=True, resolver=ThreadedResolver())
-        )
-        self._session = ClientSession(
-            connector=connector,
-            cookie_jar=DummyCookieJar(),
-            timeout=ClientTimeout(total=None, sock_connect=10.0),
-            auto_decompress=False,
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-            middlewares=(_once,),
-        )
         serving = web.Server(
             self.handle, handler_cancellation=True, auto_decompress=False, access_log=None
         )
@@ -156,8 +152,7 @@ class Proxy:
         """Listen no more; what is under way is broken off."""
         self.end("The server is stopped.")
         await runner.cleanup()
-        if self._session is not None:
-            await self._session.close()
+        await self._session.close()
         if self._waking is not None:
             await asyncio.wait({self._waking})
 
@@ -165,7 +160,7 @@ class Proxy:
         """The server has ended: who waits is told, and nobody is let in any more."""
         self._open, self._ended = False, self._ended or why
         for ticket in self.gate.fails(why, self._loop.time())[0]:
-            self._answer(ticket, Lost(self._ended))
+            ticket.begun.set_exception(lost(self._ended))
         for timer in (self._resting, self._telling):
             if timer is not None:
                 timer.cancel()
@@ -182,54 +177,58 @@ class Proxy:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
-        path, method = request.rel_url.path, request.method
-        if path == self.place.ready and method in ("GET", "HEAD"):
-            return self._health()
-        if self._token is not None and not self._token.fits(request.headers.get("Authorization")):
-            words = "This server needs its token: Authorization: Bearer TOKEN."
-            return problem(401, "no_token", words, {"WWW-Authenticate": "Bearer"})
-        if not _is_plain(request) or not self.place.opens(method, path):
-            return problem(404, "not_open", f"{method} {path} is not open to callers here.")
-        body = Body(request)
+        if request.rel_url.path == self.adapter.ready and request.method in ("GET", "HEAD"):
+            rest = self._keeper.rest
+            state = "starting" if rest is Rest.AWAKE and not self._open else rest.value
+            if self._ended:
+                return web.json_response({"status": "ended"}, status=503)
+            return web.json_response({"status": state})
+        ends = "answered"
         try:
+            self._must_be_allowed(request)
+            body = Body(request)
             if not self._begins():
                 await self._wait(body)
             try:
                 is_socket = request.headers.get("Upgrade", "").lower() == "websocket"
-                response = await (self._relay(request) if is_socket else self._pass(request, body))
+                return await (self._relay(request) if is_socket else self._pass(request, body))
             finally:
                 self._ends()
-        except _NotNow as error:
-            self.counts["refused"] += 1
-            after = {"Retry-After": str(error.refused.seconds)}
-            return problem(503, error.refused.why, error.refused.message, after)
-        except Lost as error:
-            self.counts["lost"] += 1
-            self._say(f"{method} {path}: {error}")
-            # It may have been sent: clients of OpenAI's kind must not try again by themselves.
-            return problem(502, "server_lost", str(error), {"x-should-retry": "false"})
+        except Problem as problem:
+            ends = problem.ends
+            if ends == "lost":
+                self._say(f"{request.method} {request.rel_url.path}: {problem}")
+            return web.json_response(
+                {"error": problem.error}, status=problem.status, headers=problem.headers
+            )
         except _Broke as error:
-            self.counts["lost"] += 1
-            self._say(f"{method} {path}: {error}")
+            ends = "lost"
+            self._say(f"{request.method} {request.rel_url.path}: {error}")
             if request.transport is not None:
                 request.transport.abort()
             raise asyncio.CancelledError from error
         except (asyncio.CancelledError, ConnectionError):
-            self.counts["gone"] += 1
+            ends = "gone"
             raise
-        self.counts["answered"] += 1
-        return response
+        finally:
+            self.counts[ends] += 1
 
-    def _health(self) -> web.Response:
-        state = "ended" if self._ended else "awake" if self._open else "asleep"
-        return web.json_response({"status": state}, status=503 if self._ended else 200)
+    def _must_be_allowed(self, request: web.BaseRequest) -> None:
+        """Raises `Problem`."""
+        if self._token is not None and not self._token.fits(request.headers.get("Authorization")):
+            words = "This server needs its token: Authorization: Bearer TOKEN."
+            raise Problem("refused", 401, "no_token", words, WWW_Authenticate="Bearer")
+        method, path = request.method, request.rel_url.path
+        if not _is_plain(request) or not self.adapter.opens(method, path):
+            words = f"{method} {path} is not open to callers here."
+            raise Problem("refused", 404, "not_open", words)
 
     async def _pass(self, request: web.BaseRequest, body: Body) -> web.StreamResponse:
         if request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0
         try:
-            answer = await self._client.request(
+            answer = await self._session.request(
                 request.method,
                 self._url(request),
                 headers=self._forwarded(request),
@@ -237,7 +236,7 @@ class Proxy:
                 allow_redirects=False,
             )
         except (ClientError, OSError, _Unsent) as error:
-            raise Lost(f"The server did not answer: {error}") from error
+            raise lost(f"The server did not answer: {error}") from error
         response = web.StreamResponse(
             status=answer.status, reason=answer.reason, headers=passed_on(answer.headers)
         )
@@ -257,7 +256,7 @@ class Proxy:
         for name in {name for name in headers if name.lower().startswith(_HANDSHAKE)}:
             del headers[name]
         try:
-            server = await self._client.ws_connect(
+            server = await self._session.ws_connect(
                 self._url(request),
                 protocols=[name.strip() for name in asked.split(",") if name.strip()],
                 headers=headers,
@@ -266,9 +265,10 @@ class Proxy:
                 max_msg_size=0,
             )
         except WSServerHandshakeError as error:
-            return problem(error.status, "no_web_socket", "The server refused the WebSocket.")
+            words = "The server refused the WebSocket."
+            raise Problem("answered", error.status, "no_web_socket", words) from error
         except (ClientError, OSError, _Unsent) as error:
-            raise Lost(f"The server did not answer: {error}") from error
+            raise lost(f"The server did not answer: {error}") from error
         chosen = (server.protocol,) if server.protocol else ()
         client = web.WebSocketResponse(
             protocols=chosen, autoping=False, autoclose=False, max_msg_size=0, compress=False
@@ -293,32 +293,25 @@ class Proxy:
         await client.close()
         return client
 
-    @property
-    def _client(self) -> ClientSession:
-        assert self._session is not None
-        return self._session
-
     def _url(self, request: web.BaseRequest) -> URL:
-        return URL(f"{self.place.base}{request.raw_path}", encoded=True)
+        return URL(f"{self._control.base}{request.raw_path}", encoded=True)
 
     def _forwarded(self, request: web.BaseRequest) -> CIMultiDict[str]:
         headers = passed_on(request.headers)
         if self._token is not None:
             headers.popall("Authorization", None)  # ours, and nobody else's business
-        if self.place.key:
-            headers["Authorization"] = f"Bearer {self.place.key}"
-        if self.place.own_host:
+        if self._control.key:
+            headers["Authorization"] = f"Bearer {self._control.key}"
+        if self.adapter.own_host:
             headers.popall("Host", None)
         headers.setdefault("X-Forwarded-For", request.remote or "unknown")
-        headers.setdefault("X-Forwarded-Proto", request.scheme)
-        headers.setdefault("X-Forwarded-Host", request.host)
         return headers
 
     # -- awake or not ------------------------------------------------------------------
 
     def _begins(self) -> bool:
         if self._ended:
-            raise Lost(self._ended)
+            raise lost(self._ended)
         if not (self._open and self._keeper.begins()):
             self._open = False
             return False
@@ -330,7 +323,6 @@ class Proxy:
         self._keeper.set_busy(True)
         if self._resting is not None:
             self._resting.cancel()
-            self._resting = None
         self._tell()
 
     def _ends(self) -> None:
@@ -343,12 +335,12 @@ class Proxy:
     async def _wait(self, body: Body) -> None:
         """Wait until the server is awake and this request has begun.
 
-        Raises `_NotNow` and `Lost`.
+        Raises `Problem`.
         """
         ticket = self.gate.join(self._loop.time())
         if isinstance(ticket, Refused):
-            raise _NotNow(ticket)
-        begun = self._waits[ticket] = self._loop.create_future()
+            raise not_now(ticket)
+        begun = ticket.begun = self._loop.create_future()
         if self._waking is None:
             self._waking = self._loop.create_task(self._wake())
         self._tell()
@@ -357,15 +349,14 @@ class Proxy:
             async with asyncio.timeout_at(ticket.until):
                 await asyncio.shield(begun)
         except BaseException as error:
-            if begun.done() and not begun.cancelled() and begun.exception() is None:
+            if begun.done() and begun.exception() is None:
                 self._ends()  # let in, and gone in the same moment
             if isinstance(error, TimeoutError):
-                raise _NotNow(self.gate.late(self._loop.time())) from error
+                raise not_now(self.gate.late(self._loop.time())) from error
             raise
         finally:
             reading.cancel()
             self.gate.leave(ticket)
-            self._waits.pop(ticket, None)
             with contextlib.suppress(asyncio.CancelledError, ClientError, OSError):
                 await reading
 
@@ -383,7 +374,7 @@ class Proxy:
         except (GpuShareError, OSError) as error:
             tickets, refused = self.gate.fails(str(error), self._loop.time())
             for ticket in tickets:
-                self._answer(ticket, _NotNow(refused))
+                ticket.begun.set_exception(not_now(refused))
             if start is not None:
                 raise
         finally:
@@ -415,23 +406,13 @@ class Proxy:
         self.gate.opens(self._loop.time())
         self._began()
         while self.gate and self._begins():  # or those who are left have it woken again
-            self._answer(self.gate.first(), None)
+            self.gate.first().begun.set_result(None)
         self._ends()
-
-    def _answer(self, ticket: Ticket, error: Exception | None) -> None:
-        begun = self._waits.pop(ticket, None)
-        if begun is None or begun.done():
-            return
-        if error is None:
-            begun.set_result(None)
-        else:
-            begun.set_exception(error)
 
     # -- told --------------------------------------------------------------------------
 
     def _queued(self, said: Mapping[str, Any]) -> None:
-        message = str(said.get("message", ""))
-        self._loop.call_soon_threadsafe(setattr, self.gate, "queued", message)
+        self.gate.queued = str(said.get("message", ""))  # from another thread: one word of it
 
     def _tell(self) -> None:
         if self._telling is None and not self._ended:
@@ -522,11 +503,3 @@ def _is_plain(request: web.BaseRequest) -> bool:
     steps = request.rel_url.path.split("/")[1:]
     strange = any(step in ("", ".", "..") for step in steps[:-1]) or steps[-1:] in (["."], [".."])
     return request.raw_path.startswith("/") and not strange and "\\" not in request.raw_path
-
-
-def problem(
-    status: int, kind: str, message: str, headers: Mapping[str, str] | None = None
-) -> web.Response:
-    """An error in the form that clients of OpenAI's kind read."""
-    error = {"message": message, "type": str(kind), "code": status}
-    return web.json_response({"error": error}, status=status, headers=headers)

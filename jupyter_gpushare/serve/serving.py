@@ -33,7 +33,7 @@ from ..protocol.privateplace import private_file
 from . import adapters
 from .adapters.base import Adapter, models
 from .gate import Bounds, Gate
-from .proxy import Place, Proxy
+from .proxy import Proxy
 from .sleeping import OwnSleep
 from .token import Token
 from .upstream import (
@@ -87,12 +87,10 @@ class Serving:
     ) -> None:
         """``folder``: where the token is. Raises :class:`GpuShareError`."""
         self._wanted, self._environ, self._say = wanted, environ, say
-        named = None if wanted.adapter is None else adapters.named(wanted.adapter)
-        self._adapter: Adapter = (
-            named or adapters.by_command(wanted.command) or adapters.named("generic")
-        )
+        self._adapter = adapters.named(wanted.adapter or adapters.by_command(wanted.command))
+        self._adapter.ready = wanted.ready or self._adapter.ready
         lacks = self._adapter.lacks(wanted.command) if SLEEP in wanted.rungs else ""
-        if lacks and named is not None:
+        if lacks and wanted.adapter is not None:
             raise GpuShareError(lacks)
         self._token = Token.at(folder / f"{wanted.port}.token") if wanted.token else None
         self._record = Record(environ, f"serve-{wanted.port}")
@@ -132,7 +130,8 @@ class Serving:
         )
         self.proxy = Proxy(
             self.keeper,
-            self._open(),
+            self._control,
+            self._adapter,
             Gate(wanted.bounds),
             self._token,
             idle=wanted.idle,
@@ -150,17 +149,6 @@ class Serving:
         if any(SOCKET in word for word in self._wanted.command):
             socket = private_file(self._environ, f"server-{self._wanted.port}.sock")
         return Control(free_port(), socket, key)
-
-    def _open(self) -> Place:
-        adapter = self._adapter
-        return Place(
-            self._control.base,
-            self._control.socket,
-            adapter.opens,
-            self._wanted.ready or adapter.ready,
-            self._control.key,
-            adapter.own_host,
-        )
 
     def _server_environ(self) -> Mapping[str, str]:
         port = self._control.port
@@ -182,28 +170,25 @@ class Serving:
         Raises :class:`GpuShareError`, ``OSError``.
         """
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-            self._loop.add_signal_handler(number, self.stop)
+            self._loop.add_signal_handler(number, self._stop)
         try:
             runner = await self.proxy.start(self._wanted.host, self._wanted.port)
             looking = self._loop.create_task(self._look())
             try:
                 await self.proxy.starts(self._start)
                 self._say(self._words())
-                self.tell()
                 await self._ended.wait()
             except Stopped:
                 pass
             finally:
-                self._stops = True
                 looking.cancel()
+                self._stop()
                 await self.proxy.stop(runner)
-            return await asyncio.to_thread(self._close)
-        except BaseException:
-            await asyncio.to_thread(self._close)
-            raise
+        finally:
+            code = await asyncio.to_thread(self._close)
+        return code
 
-    def stop(self) -> None:
-        """End it all; from a signal."""
+    def _stop(self) -> None:
         self._stops = True
         self._ended.set()
 
@@ -226,9 +211,8 @@ class Serving:
             self._heed()
             self._tree.start()
         if self._wanted.adapter is None and self._adapter.name == "generic":
-            self._adapter = adapters.by_answers(self._control)
+            self._use(adapters.by_answers(self._control))
         self._can_sleep = self._can_sleep and self._adapter.sleeps
-        self.proxy.place = self._open()
         with contextlib.suppress(ControlFailed):
             self._model = " ".join(next(iter(models(self._control)), "").split())[:NAME]
         self._note()
@@ -244,18 +228,21 @@ class Serving:
             self._tree.stop()
             return False
         state = self._tree.succeed(noted)
-        self._adapter = adapters.named(noted.more["adapter"])
-        moved = []
-        if noted.more["sleeps"] and (own := self._own_sleep()) is not None:
-            own.is_parked, own.answer = True, noted.more["answer"]
-            moved = [own]
+        self._use(adapters.named(noted.more["adapter"]))
+        sleeping = self._frameworks() if noted.more["sleeps"] else []
+        if self._own is not None and sleeping:
+            self._own.is_parked, self._own.answer = True, noted.more["answer"]
         self.keeper.succeeds(
             holds=holds,
             checkpointed=state not in (None, State.RUNNING),
-            moved=moved,
+            moved=[framework.parker for framework in sleeping if framework.parker is not None],
         )
         self._say("It goes on with the server that another one has left.")
         return True
+
+    def _use(self, adapter: Adapter) -> None:
+        adapter.ready = self._adapter.ready
+        self._adapter = self.proxy.adapter = adapter
 
     def _until_ready(self) -> None:
         """The server was started: wait until it is well. Raises :class:`GpuShareError`."""
@@ -267,7 +254,7 @@ class Serving:
         try:
             wait_until_ready(
                 self._control,
-                self._wanted.ready or self._adapter.ready,
+                self._adapter.ready,
                 self._wanted.ready_within,
                 lambda: self._stops or started.helper.poll() is not None,
                 hint,
@@ -295,18 +282,16 @@ class Serving:
     # -- its memory, on the keeper's and the session's threads -------------------------
 
     def _frameworks(self) -> list[Framework]:
-        own = self._own_sleep()
-        return [] if own is None else [Framework(self._adapter.name, own)]
-
-    def _own_sleep(self) -> OwnSleep | None:
+        """What can put it to sleep by itself, if anything can."""
         if self._own is None and self._can_sleep and self._adapter.sleeps:
             self._own = OwnSleep(
-                self._adapter, self._control, lambda: self._used, self._is_damaged, self._say
+                self._adapter,
+                self._control,
+                lambda: self._used,
+                lambda: setattr(self._tree, "is_damaged", True),
+                self._say,
             )
-        return self._own
-
-    def _is_damaged(self) -> None:
-        self._tree.is_damaged = True
+        return [] if self._own is None else [Framework(self._adapter.name, self._own)]
 
     def _noticed(self, message: Notification) -> None:
         recall = read_recall(message)
@@ -364,10 +349,9 @@ class Serving:
         )
 
     def _words(self) -> str:
-        kind = self._adapter.name
-        own = f"by itself ({kind}), " if self._can_sleep else ""
-        needs = "with the token that" if self._token else "without a token;"
+        own = f"by itself ({self._adapter.name}), " if self._can_sleep else ""
         return (
-            f"{self._model or 'A server'} is at {self.address} {needs} `{COMMAND} servers` shows. "
-            f"It sleeps {own}after {self._wanted.idle:g} s without a request if somebody waits."
+            f"{self._model or 'A server'} is at {self.address}: see `{COMMAND} servers`. "
+            f"It sleeps {own}after {self._wanted.idle:g} s without a request if somebody waits "
+            "for its GPU."
         )

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from jupyter_core.paths import jupyter_data_dir
@@ -31,18 +32,15 @@ def read_rungs(text: str) -> tuple[str, ...]:
     return tuple(rung for rung in RUNGS if rung in given)
 
 
-def read_group(text: str) -> str:
-    """A group of people. Raises `ValueError`."""
-    if not re.fullmatch(r"group:.+", text):
-        raise ValueError("write group: and its name, such as group:lab")
-    return text
+def matching(pattern: str, words: str) -> Callable[[str], str]:
+    """Reads a text that is of this form."""
 
+    def read(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(words)
+        return text
 
-def read_path(text: str) -> str:
-    """A path of a server. Raises `ValueError`."""
-    if not re.fullmatch(r"/[!-~]*", text):
-        raise ValueError("write a path, such as /health")
-    return text
+    return read
 
 
 class ServeApp(WithCommand):
@@ -97,12 +95,17 @@ class ServeApp(WithCommand):
         "ollama, generic. Default: what its command looks like, or it answers like.",
     )
     ready: str | None = option(
-        None, "The path that tells whether it is well. Default: /health, or its own.", read_path
+        None,
+        "The path that tells whether it is well. Default: /health, or its own.",
+        matching("/[!-~]*", "write a path, such as /health"),
     )
     ready_within = option(
         600.0, "How long it may take to start. Default: 10m.", parse_duration, name="ready-within"
     )
-    share = options("Let a group's members find it and use it: group:lab.", read=read_group)
+    share = options(
+        "Let a group's members find it and use it: group:lab.",
+        read=matching("group:.+", "write group: and its name"),
+    )
     token = flag("Ask callers for no token: whoever reaches it may use it.", name="no-token")
     task_name = option("", "The name shown to people. Default: the command's.", name="name")
 

@@ -24,7 +24,7 @@ from jupyter_gpushare.client.adapters.parkers.base import (
 )
 from jupyter_gpushare.client.errors import GpuShareError
 from jupyter_gpushare.serve import adapters
-from jupyter_gpushare.serve.adapters.base import Generic, models
+from jupyter_gpushare.serve.adapters.base import Adapter, models
 from jupyter_gpushare.serve.sleeping import OwnSleep
 from jupyter_gpushare.serve.upstream import Control, key_in
 
@@ -150,19 +150,18 @@ def test_nothing_is_loaded_only_to_be_asked() -> None:
         ("python3 -m sglang.launch_server --enable-memory-saver", "sglang", "weights-cpu-backup"),
         ("llama-server --models-dir models", "llama.cpp", ""),
         ("/opt/ollama serve", "ollama", ""),
-        ("llama-server -m a.gguf", None, ""),
-        ("python serve.py --with vllm", None, ""),
+        ("llama-server -m a.gguf", "generic", ""),
+        ("python serve.py --with vllm", "generic", ""),
     ],
 )
 def test_a_command_says_what_it_starts_and_what_it_lacks(
-    command: str, name: str | None, lacks: str
+    command: str, name: str, lacks: str
 ) -> None:
     found = adapters.by_command(shlex.split(command))
-    assert (None if found is None else found.name) == name
-    if found is not None:
-        said = found.lacks(shlex.split(command))
-        assert lacks in said
-        assert bool(said) == bool(lacks)
+    assert found == name
+    said = adapters.named(found).lacks(shlex.split(command))
+    assert lacks in said
+    assert bool(said) == bool(lacks)
 
 
 @pytest.mark.parametrize("double", [Vllm(), Sglang(), Llama(), Ollama(), Double()])
@@ -179,14 +178,12 @@ def test_packages_of_others_bring_adapters(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(EntryPoint, "load", lambda self: Theirs)
     monkeypatch.setattr(adapters, "entry_points", lambda group: points.select(group=group))
     assert adapters.named("theirs").name == "theirs"
-    found = adapters.by_command(["theirs"])
-    assert found is not None
-    assert found.name == "theirs"
+    assert adapters.by_command(["theirs"]) == "theirs"
     with pytest.raises(GpuShareError, match=r"no adapter 'their'.*did you mean.*theirs"):
         adapters.named("their")
 
 
-class Theirs(Generic):
+class Theirs(Adapter):
     name = "theirs"
 
     def starts(self, command: object) -> bool:

@@ -25,10 +25,11 @@ from support.kept import StandInKeeper
 from support.modelserver import running
 
 from jupyter_gpushare.client.errors import GpuShareError
+from jupyter_gpushare.serve.adapters.base import Adapter
 from jupyter_gpushare.serve.gate import Bounds, Gate
-from jupyter_gpushare.serve.proxy import Place, Proxy
+from jupyter_gpushare.serve.proxy import Proxy
 from jupyter_gpushare.serve.token import Token
-from jupyter_gpushare.serve.upstream import free_port
+from jupyter_gpushare.serve.upstream import Control, free_port
 
 TOKEN = Token("a-token")
 ALLOWED = {"Authorization": f"Bearer {TOKEN.text}"}
@@ -62,10 +63,10 @@ async def front(
 ) -> AsyncIterator[Front]:
     """A proxy in front of the server at ``port``."""
     keeper, said = StandInKeeper(), list[str]()
-    place = more.pop("place", {})
     proxy = Proxy(
         keeper,
-        Place(f"http://127.0.0.1:{port}", **place),
+        Control(port, key=more.pop("key", "")),
+        more.pop("adapter", Adapter()),
         Gate(bounds or Bounds()),
         TOKEN,
         say=said.append,
@@ -94,7 +95,7 @@ async def until(what: Callable[[], bool] | Callable[[], Awaitable[bool]]) -> Non
 
 
 async def test_a_request_passes_as_it_came(server: int) -> None:
-    async with front(server, place={"key": "the server's"}) as it:
+    async with front(server, key="the server's") as it:
         path = "/echo/a%2Fb%20c?x=%26&y="
         headers = {"Connection": "X-Hop", "X-Hop": "1", "X-Stays": "2", "TE": "trailers"}
         headers |= {"User-Agent": "me", "Accept-Encoding": "zstd"}
@@ -107,7 +108,7 @@ async def test_a_request_passes_as_it_came(server: int) -> None:
         assert {"X-Hop", "Te", "Connection"} & {*got} <= {"Connection"}
         assert (got["X-Stays"], got["User-Agent"], got["Accept-Encoding"]) == ("2", "me", "zstd")
         assert got["Authorization"] == "Bearer the server's"
-        assert got["Host"] == got["X-Forwarded-Host"] == f"127.0.0.1:{it.port}"
+        assert (got["Host"], got["X-Forwarded-For"]) == (f"127.0.0.1:{it.port}", "127.0.0.1")
         async with it.client.head("/echo") as answer:
             assert (answer.status, await answer.read()) == (200, b"")
             assert int(answer.headers["Content-Length"]) > 0
@@ -214,11 +215,15 @@ async def test_only_who_has_the_token_is_let_in(server: int) -> None:
         assert "Authorization" not in seen["headers"]
 
 
+class OnlyEcho(Adapter):
+    open = ("/echo",)
+
+
 @pytest.mark.parametrize(
     "path", ["/sleep", "/sleep/", "//sleep", "/%73leep", "/echo/../sleep", "/echo/%2e%2e/sleep"]
 )
 async def test_what_is_not_open_stays_so_however_it_is_written(server: int, path: str) -> None:
-    async with front(server, place={"opens": lambda _method, at: at.startswith("/echo")}) as it:
+    async with front(server, adapter=OnlyEcho()) as it:
         head = f"GET {path} HTTP/1.1\nHost: a\nAuthorization: {ALLOWED['Authorization']}\n\n"
         with await asyncio.to_thread(raw, it.port, head) as line:
             assert (await asyncio.to_thread(line.recv, 1000)).startswith(b"HTTP/1.1 404 ")

@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -48,9 +48,12 @@ def port_of_test() -> int:
 class Served:
     """A server behind ``jupyter gpushare serve``."""
 
-    def __init__(self, node: RunningNode, folder: Path, *options: str) -> None:
+    def __init__(
+        self, node: RunningNode, folder: Path, *options: str, server: Sequence[str] = ()
+    ) -> None:
         self.node, self.folder, self.options = node, folder, options
         self.port, self.ids = port_of_test(), folder / "ids"
+        self.server = server or ("support.modelserver", "{port}", str(self.ids))
         self.process = self.start()
 
     @property
@@ -66,9 +69,8 @@ class Served:
 
     @property
     def command(self) -> list[str]:
-        server = [sys.executable, "-m", "support.modelserver", "{port}", str(self.ids)]
         ours = [f"--port={self.port}", "--idle=0.2s", *self.options]
-        return [*CLI, "serve", *ours, "--", *server]
+        return [*CLI, "serve", *ours, "--", sys.executable, "-m", *self.server]
 
     def start(self) -> subprocess.Popen[str]:
         return subprocess.Popen(self.command, env=self.environ, stderr=subprocess.PIPE, text=True)
@@ -111,8 +113,10 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(node: RunningNode, folder: Path, *options: str) -> Iterator[Served]:
-    it = Served(node, folder, *options)
+def served(
+    node: RunningNode, folder: Path, *options: str, server: Sequence[str] = ()
+) -> Iterator[Served]:
+    it = Served(node, folder, *options, server=server)
     try:
         it.until_health("awake")
         yield it
@@ -131,13 +135,15 @@ def test_a_server_sleeps_for_a_neighbour_and_wakes_for_a_request(
     ):
         first = it.get("/echo?id=1")
         assert first[0] == 200
+        until(lambda: it.row().get("serving"), "the server is told of")
         assert it.row()["serving"]["address"] == f"http://127.0.0.1:{it.port}"
         assert it.get("/health")[1] == {"status": "awake"}
         lease = bob.wait(bob.ask(memory=4 * GIB))["lease"]
         it.until_state("parked")
+        assert it.get("/health")[1] == {"status": "asleep"}
         asked: Future[tuple[int, Any]] = others.submit(it.get, "/echo?id=2")
         until(lambda: it.row()["serving"]["held"] == 1, "a request waits")
-        assert it.get("/health")[1] == {"status": "asleep"}
+        assert it.get("/health")[1] == {"status": "waking"}
         assert not asked.done()
         bob.call(Method.RELEASE, lease=lease)
         assert asked.result(60)[0] == 200
@@ -184,7 +190,7 @@ def test_a_successor_goes_on_with_the_server_of_a_killed_keeper(
         it.until_health("awake")
         assert it.get("/echo")[1]["pid"] == pid
         assert it.row()["id"] == lease
-        until(lambda: it.row()["serving"], "the server is told of again")
+        until(lambda: it.row().get("serving"), "the server is told of again")
         second = subprocess.run(it.command, env=it.environ, capture_output=True, text=True)
         assert second.returncode == 1
         assert "keeps serve-" in second.stderr
@@ -203,3 +209,31 @@ def test_one_that_does_not_start_is_said_to_and_leaves_nothing(
     assert it.process.returncode == 1
     assert "The server is not ready after 1 s: GET /hang" in said
     until(lambda: not leases(node), "its lease is given back")
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_one_that_sleeps_by_itself_wakes_as_what_it_was_or_is_started_anew(
+    node: RunningNode, tmp_path: Path, forgets: bool
+) -> None:
+    double = ["support.modeldoubles", "{port}", *(["forgets"] if forgets else [])]
+    told = ("--adapter=vllm", "--rungs=sleep")
+    lacks = Served(node, tmp_path, *told, server=double)
+    _out, said = lacks.process.communicate(timeout=60)
+    assert (lacks.process.returncode, "--enable-sleep-mode" in said) == (1, True)
+    with (
+        served(node, tmp_path, *told, server=[*double, "--enable-sleep-mode"]) as it,
+        node.client("bob") as bob,
+    ):
+        assert it.get("/sleep")[0] == it.get("/is_sleeping")[0] == 404
+        first = it.get("/v1/who")[1]
+        lease = bob.wait(bob.ask(memory=4 * GIB))["lease"]
+        it.until_state("parked")
+        bob.call(Method.RELEASE, lease=lease)
+        status, second = it.get("/v1/who")
+        assert (status, second["weights"]) == (200, "right")
+        assert (second["pid"] != first["pid"]) == forgets
+        if not forgets:
+            assert {"POST /sleep?level=1", "POST /wake_up"} <= {*second["log"]}
+        assert it.row()["serving"]["model"] == "m"
+        _code, said = it.end()
+        assert ("does not answer as before it slept" in said) == forgets

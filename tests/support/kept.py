@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jupyter_gpushare.client.errors import GpuShareError
+from jupyter_gpushare.keeper.keeper import Rest
 
 
 class StandInKeeper:
-    """As the real one, of which `jupyter_gpushare.serve.kept` says what the proxy needs."""
+    """As the real one, of which the proxy in front of a server needs what is here."""
 
     def __init__(self) -> None:
         self._lock = threading.Condition()
@@ -20,6 +21,10 @@ class StandInKeeper:
         self.gpu.set()
         self.refuses = ""
         self.wakes, self.sleeps, self.cancelled = 0, 0, 0
+
+    @property
+    def rest(self) -> Rest:
+        return Rest.AWAKE if self.awake else Rest.ASLEEP
 
     def begins(self) -> bool:
         with self._lock:

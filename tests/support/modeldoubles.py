@@ -2,12 +2,15 @@
 
 Each answers the same prompt in the same way as long as its weights are what they were. No GPU, no
 model: what is tested is which routes are called, in which order, and what is made of the answers.
+``python -m support.modeldoubles PORT [FAULT …]`` is vLLM's as a process of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,6 +33,8 @@ class Double:
         self.weights = "right"
 
     def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> Said:
+        if method == "GET" and path == "/v1/who":
+            return 200, {"pid": os.getpid(), "weights": self.weights, "log": self.log}
         if method == "GET" and path == "/v1/models":
             return 200, {"data": [{"id": "m"}, {"id": "lora"}]}
         if method == "POST" and path == "/v1/completions":
@@ -146,7 +151,7 @@ class Ollama(Double):
 
 
 @contextlib.contextmanager
-def listening(double: Double) -> Iterator[int]:
+def listening(double: Double, port: int = 0) -> Iterator[int]:
     """The port at which it answers."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -167,7 +172,7 @@ def listening(double: Double) -> Iterator[int]:
 
         def log_message(self, *_: object) -> None: ...
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
@@ -175,3 +180,8 @@ def listening(double: Double) -> Iterator[int]:
         finally:
             server.shutdown()
             thread.join()
+
+
+if __name__ == "__main__":
+    with listening(Vllm(*sys.argv[2:]), int(sys.argv[1])):
+        threading.Event().wait()

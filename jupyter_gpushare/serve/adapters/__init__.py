@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from ...client.errors import GpuShareError
 from ...protocol.words import did_you_mean
 from ..upstream import Control
-from .base import Adapter, Generic
+from .base import Adapter
 
 GROUP: Final = "jupyter_gpushare.serve"
 #: Those of this folder, in the order in which they are asked whether a server is theirs.
@@ -24,7 +24,7 @@ OWN: Final[Mapping[str, str]] = {
     "sglang": "sglang:Sglang",
     "llama.cpp": "llamacpp:LlamaRouter",
     "ollama": "ollama:Ollama",
-    "generic": "base:Generic",
+    "generic": "base:Adapter",
 }
 
 
@@ -45,15 +45,16 @@ def named(name: str) -> Adapter:
 
 def _all() -> Iterator[Adapter]:
     for name in (*OWN, *(found.name for found in entry_points(group=GROUP))):
-        if name != Generic.name:
+        if name != Adapter.name:
             yield named(name)
 
 
-def by_command(command: Sequence[str]) -> Adapter | None:
-    """The adapter that a command looks like."""
-    return next((adapter for adapter in _all() if adapter.starts(command)), None)
+def by_command(command: Sequence[str]) -> str:
+    """The name of the adapter that a command looks like."""
+    found = (adapter.name for adapter in _all() if adapter.starts(command))
+    return next(found, Adapter.name)
 
 
 def by_answers(control: Control) -> Adapter:
     """The adapter of a server that is ready, by what it answers."""
-    return next((adapter for adapter in _all() if adapter.answers(control)), Generic())
+    return next((adapter for adapter in _all() if adapter.answers(control)), Adapter())

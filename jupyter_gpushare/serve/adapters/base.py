@@ -1,63 +1,33 @@
-"""What an adapter is, and the one for servers that nothing is known of."""
+"""What an adapter is: the one for servers that nothing is known of, and parts for others."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, Final, Protocol
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar, Final
 
-from ..upstream import Control
+from ..upstream import Control, ControlFailed
 
-_PROMPT: Final = "One, two, three, four, five,"
-
-
-class Adapter(Protocol):
-    """What is known of one kind of server. Its calls block; they raise `ControlFailed`."""
-
-    name: ClassVar[str]
-    #: Which release it was run against, or only read in.
-    tried: ClassVar[str]
-    #: Whether it can sleep by its own means, and then keeps what slept in host memory.
-    sleeps: ClassVar[bool]
-    copies: ClassVar[bool]
-    #: The route that tells its health.
-    ready: ClassVar[str]
-    #: Whether it takes requests only that are to its own address.
-    own_host: ClassVar[bool]
-
-    def starts(self, command: Sequence[str]) -> bool:
-        """Whether a command starts such a server."""
-
-    def environ(self, port: int) -> Mapping[str, str]:
-        """Variables that it needs."""
-
-    def lacks(self, command: Sequence[str]) -> str:
-        """What its command lacks to be put to sleep, as a sentence; empty if nothing."""
-
-    def answers(self, control: Control) -> bool:
-        """Whether the server that runs is one of these, and can be put to sleep."""
-
-    def opens(self, method: str, path: str) -> bool:
-        """Whether callers may use a route."""
-
-    def ask(self, control: Control) -> str | None:
-        """Its answer to a fixed prompt; ``None`` where it has nothing that could answer."""
-
-    def sleep(self, control: Control) -> None:
-        """Free the GPU."""
-
-    def wake(self, control: Control) -> None:
-        """Be as before."""
+PROMPT: Final = "One, two, three, four, five,"
+_TRIES, _PAUSE = 300, 0.1
 
 
-class Generic:
-    """A server that nothing is known of: the driver puts it to sleep. All its routes are open."""
+class Adapter:
+    """One kind of server; this one is what nothing is known of, and the driver puts to sleep.
+
+    All of it may be overridden. Its calls block; they raise `ControlFailed`.
+    """
 
     name: ClassVar[str] = "generic"
-    tried: ClassVar[str] = "run against tornado, aiohttp and FastAPI servers"
+    #: Which release it was run against, or only read in.
+    tried: ClassVar[str] = "run against servers of tornado"
+    #: Whether it can sleep by its own means, and then keeps what slept in host memory.
     sleeps: ClassVar[bool] = False
     copies: ClassVar[bool] = False
-    ready: ClassVar[str] = "/health"
+    #: The route that tells its health.
+    ready: str = "/health"
+    #: Whether it takes requests only that are to its own address.
     own_host: ClassVar[bool] = False
     #: What is open to callers, with all that is below; nothing: all is.
     open: ClassVar[Collection[str]] = ()
@@ -66,18 +36,23 @@ class Generic:
     closed: ClassVar[Collection[str]] = ()
 
     def starts(self, command: Sequence[str]) -> bool:
+        """Whether a command starts such a server."""
         return False
 
     def environ(self, port: int) -> Mapping[str, str]:
+        """Variables that it needs."""
         return {}
 
     def lacks(self, command: Sequence[str]) -> str:
+        """What its command lacks to be put to sleep, as a sentence; empty if nothing."""
         return ""
 
     def answers(self, control: Control) -> bool:
+        """Whether the server that runs is one of these, and can be put to sleep."""
         return False
 
     def opens(self, method: str, path: str) -> bool:
+        """Whether callers may use a route."""
         path = path.rstrip("/") or "/"
         if path in self.read:
             return method in ("GET", "HEAD")
@@ -85,13 +60,63 @@ class Generic:
         return not self.open or (below and path not in self.closed)
 
     def ask(self, control: Control) -> str | None:
-        return None
+        """Its answer to a fixed prompt; ``None`` where it has nothing that could answer."""
+        return next((ask_openai(control, model) for model in models(control)[:1]), None)
 
     def sleep(self, control: Control) -> None:
-        raise NotImplementedError
+        """Free the GPU."""
 
     def wake(self, control: Control) -> None:
+        """Be as before."""
+
+
+class Unloads(Adapter):
+    """One that can only forget its models, and load them again."""
+
+    sleeps = True
+
+    def __init__(self) -> None:
+        self._loaded: list[str] = []
+        self._asked = ""
+
+    def loaded(self, control: Control) -> list[str]:
+        """The models that have memory now."""
         raise NotImplementedError
+
+    def unload(self, control: Control, model: str) -> None:
+        """Forget one."""
+
+    def load(self, control: Control, model: str) -> None:
+        """Load one, and return when it is there."""
+
+    def ask_model(self, control: Control, model: str) -> str | None:
+        """The answer of one that is loaded."""
+        return ask_openai(control, model)
+
+    def ask(self, control: Control) -> str | None:
+        loaded = self.loaded(control)  # one that is not, the question would load
+        # Of several always the same one.
+        self._asked = self._asked if self._asked in loaded else next(iter(loaded), "")
+        return self.ask_model(control, self._asked) if self._asked else None
+
+    def sleep(self, control: Control) -> None:
+        self._loaded = self.loaded(control)
+        for model in self._loaded:
+            self.unload(control, model)
+        wait_until(lambda: not self.loaded(control), f"{self.name} still has a model loaded.")
+
+    def wake(self, control: Control) -> None:
+        for model in self._loaded:
+            self.load(control, model)
+
+
+def wait_until(done: Callable[[], bool], words: str) -> None:
+    """Look again and again. Raises `ControlFailed` with ``words`` after half a minute."""
+    for _ in range(_TRIES):
+        if done():
+            return
+        time.sleep(_PAUSE)
+    raise ControlFailed(words)
 
 
 def models(control: Control) -> list[str]:
@@ -106,10 +131,10 @@ def ask_openai(control: Control, model: str) -> str | None:
 
     The prompt is shorter than a block of a prefix cache, so the answer does not depend on one.
     """
-    asked = {"model": model, "prompt": _PROMPT, "max_tokens": 12, "temperature": 0, "seed": 7}
+    asked = {"model": model, "prompt": PROMPT, "max_tokens": 12, "temperature": 0, "seed": 7}
     answer = control.call("POST", "/v1/completions", asked)
     if answer.status != 200:
-        answer = control.call("POST", "/v1/embeddings", {"model": model, "input": _PROMPT})
+        answer = control.call("POST", "/v1/embeddings", {"model": model, "input": PROMPT})
     told: Any = answer.json if answer.status == 200 else {}
     data = told.get("choices") or told.get("data") or [{}]
     said = data[0].get("text", data[0].get("embedding"))

@@ -8,17 +8,15 @@ that it did not.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
-from ..upstream import Control, ControlFailed
-from .base import Generic, ask_openai, has_flag, is_program, models
+from ..upstream import Control
+from .base import Adapter, has_flag, is_program, wait_until
 
 _FLAGS = ("--enable-memory-saver", "--enable-weights-cpu-backup")
-_TRIES, _PAUSE = 50, 0.1
 
 
-class Sglang(Generic):
+class Sglang(Adapter):
     """Its weights have a copy in host memory all the time."""
 
     name = "sglang"
@@ -48,16 +46,11 @@ class Sglang(Generic):
             info.get("enable_memory_saver") and info.get("enable_weights_cpu_backup")
         )
 
-    def ask(self, control: Control) -> str | None:
-        return next((ask_openai(control, model) for model in models(control)[:1]), None)
-
     def sleep(self, control: Control) -> None:
-        for _ in range(_TRIES):
-            if control.call("POST", "/flush_cache").status == 200:
-                break
-            time.sleep(_PAUSE)
-        else:
-            raise ControlFailed("SGLang says that it still works on a request.")
+        wait_until(
+            lambda: control.call("POST", "/flush_cache").status == 200,
+            "SGLang says that it still works on a request.",
+        )
         control.must("POST", "/release_memory_occupation", {})
 
     def wake(self, control: Control) -> None:

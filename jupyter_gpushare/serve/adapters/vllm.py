@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..upstream import Control
-from .base import Generic, ask_openai, has_flag, is_program, models
+from .base import Adapter, has_flag, is_program
 
 _FLAG = "--enable-sleep-mode"
 
 
-class Vllm(Generic):
+class Vllm(Adapter):
     """Level 1: its weights wait in host memory."""
 
     name = "vllm"
@@ -44,9 +44,6 @@ class Vllm(Generic):
     def answers(self, control: Control) -> bool:
         asleep = control.call("GET", "/is_sleeping")
         return self.level == 1 and asleep.status == 200 and "is_sleeping" in asleep.text
-
-    def ask(self, control: Control) -> str | None:
-        return next((ask_openai(control, model) for model in models(control)[:1]), None)
 
     def sleep(self, control: Control) -> None:
         control.must("POST", f"/sleep?level={self.level}")
