@@ -18,7 +18,7 @@ from jupyter_gpushare.protocol.messages import Method
 __all__ = ["cuda_stubs", "cuda_world", "stage"]
 
 
-@pytest.mark.story
+@pytest.mark.story("jupyter_gpushare/keeper/", "tests/e2e/test_program_that_rests.py")
 @pytest.mark.parametrize(
     "stage", [Wish(config="c.Policy.heartbeat_timeout = 600.0\n")], indirect=True, ids=["patient"]
 )
