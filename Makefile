@@ -23,6 +23,7 @@
 #                    picture of it (1 min)
 #   make demo-pool   notebooks, a sweep and an elastic training share nine GPUs of three hosts, and a
 #                    picture of it (2 min; needs Ray, which it installs)
+#   make demo-serve  a model server and two notebooks share one GPU, and a picture of it (1 min)
 #   make bench       measure, and write docs/benchmarks.md
 #   make bench-hub   measure a class of 200 on one node manager, and write docs/benchmarks-hub.md
 #   make bench-hosts  people on several hosts, by where they start; docs/benchmarks-hosts.md (1 h)
@@ -80,7 +81,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help jest-kept test-power lab test test-fast test-long test-ray test-ui test-afresh matrix wheels tour demo demo-parking demo-turns demo-qos demo-pool bench bench-hub bench-hosts bench-pool bench-ledger bench-peers soak soak-pool fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
+.PHONY: FORCE help jest-kept test-power lab test test-fast test-long test-ray test-ui test-afresh matrix wheels tour demo demo-parking demo-turns demo-qos demo-pool demo-serve bench bench-hub bench-hosts bench-pool bench-ledger bench-peers soak soak-pool fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -147,7 +148,7 @@ endef
 
 $(VENV)/.lab: $(VENV)/.torch $(INSTALLED_FROM) | $(UI)
 	@echo "Installing jupyter_gpushare with JupyterLab …"
-	$(call install,demo$(COMMA)replay)
+	$(call install,demo$(COMMA)replay$(COMMA)serve)
 
 $(VENV)/.dev: $(VENV)/.lab $(INSTALLED_FROM) | $(UI)
 	@command -v cc >/dev/null \
@@ -170,7 +171,7 @@ demo: $(VENV)/.lab $(UI)
 demo-parking: $(VENV)/.lab $(UI)
 	@$(BIN)/python scripts/demo_parking.py $(ARGS)
 
-# Its last scene is played over doubles of the tests, and needs what those do.
+# What is played over doubles of the tests needs what those do.
 $(VENV)/.doubles: $(VENV)/.lab
 	@$(INSTALL) 'cuda-bindings>=12.8' 'pytest>=8.3'
 	@touch $@
@@ -187,6 +188,11 @@ demo-qos: $(VENV)/.lab $(UI)
 demo-pool: $(VENV)/.lab $(VENV)/.ray $(UI)
 	@mkdir -p build
 	@$(BIN)/python scripts/demo_pool.py --svg build/pool.svg $(ARGS)
+
+# Over doubles of the driver and of NVML.
+demo-serve: $(VENV)/.lab $(VENV)/.doubles $(UI)
+	@mkdir -p build
+	@$(BIN)/python scripts/demo_serve.py --svg build/serve.svg $(ARGS)
 
 lint: lint-python lint-ui
 lint-python: $(VENV)/.dev

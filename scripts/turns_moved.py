@@ -1,16 +1,13 @@
 """The last scene of ``make demo-turns``: a long cell goes on on the second GPU, in mid-run.
 
-Where there is no GPU the driver is a double of our tests' own, with NVML's (``tests/cuda_stub``,
-``tests/nvml_stub``): the real cuda-bindings check the kernel's process out of one pretend GPU and
-restore it on the other. That needs a C compiler and the cuda-bindings.
+It is played over the driver's double: the real cuda-bindings check the kernel's process out of one
+pretend GPU and restore it on the other.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -18,11 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from demo import Notebook, Story, Watcher, start_node, wait_until
+from doubles import lacking, pretend
 from torch_stand_in import STAND_IN
 
 from jupyter_gpushare.protocol.messages import Method
 
-TESTS: Final = Path(__file__).resolve().parents[1] / "tests"
 GIB: Final = 2**30
 PATIENCE: Final = 120.0
 #: Steps after which she has had enough for a move to pay.
@@ -42,16 +39,6 @@ c.Quotas.default = {"gpus": 1, "memory": "5GiB"}
 """
 
 
-def lacking() -> str:
-    """What the scene needs and is not here; empty: nothing."""
-    for needed in ("cuda", "pytest"):  # the doubles are the tests' own
-        if importlib.util.find_spec(needed) is None:
-            return f"{needed} is not installed"
-    if shutil.which("cc") is None:
-        return "there is no C compiler"
-    return "" if (TESTS / "cuda_stub").is_dir() else "the tests are not here"
-
-
 def last_scene(story: Story, folder: Path) -> None:
     """Play it, or say why it is left out."""
     if why := lacking():
@@ -66,32 +53,13 @@ class Scene:
     """Alice's notebook on a node of two GPUs, and two others who compute there."""
 
     def __init__(self, story: Story, stack: ExitStack, folder: Path) -> None:
-        sys.path.insert(0, str(TESTS))
-        from support.cuda import CudaWorld, build_stubs, end_helper
+        sees = pretend(stack, folder, gpus=2, memory=12 * GIB)
         from support.node import NodeClient
 
         self.story, self.folder = story, folder
-        for name in ("stubs", "run"):
-            (folder / name).mkdir(mode=0o700)
-        world = CudaWorld(build_stubs(folder / "stubs"), folder / "gpus.state")
-        world.set_version(13000)
-        for _ in range(2):
-            world.add_gpu(memory=12 * GIB)
-        sees = {
-            name: value
-            for name, value in world.environ({}).items()
-            if name.startswith(("LD_", "NVML_"))
-        }
         socket = start_node(stack, folder, CONFIG, ("alice", "bob", "carol"), environ=sees)
         self.node = Watcher(socket)
         stack.callback(self.node.session.close)
-
-        def end_helpers() -> None:
-            for place in (folder / "run" / "jupyter-gpushare").glob("*.sock"):
-                end_helper(place)
-
-        stack.callback(end_helpers)
-        sees["XDG_RUNTIME_DIR"] = str(folder / "run")
         self.alice = Notebook(story, "alice", "long", socket, sees)
         stack.callback(self.alice.close)
         self.others: dict[str, Any] = {}
