@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, Final
 
@@ -21,14 +22,16 @@ from ..client.memory.driver import (
     start_tree,
 )
 from ..protocol import names
-from ..protocol.checkpoint import Cause, Result, SeenGpu, State
+from ..protocol.checkpoint import Cause, Result, SeenGpu, State, Target
 from ..protocol.privateplace import UnsafePlace, private_file
-from ..protocol.processes import tree_of
+from ..protocol.processes import session_of, start_time, tree_of
 from .holding import Holding
 from .record import Noted
 
 #: Seconds that a program has to end by itself before it is killed.
 GRACE: Final = 30.0
+#: Seconds that its other processes have when it has ended.
+REST: Final = 5.0
 _ENDED: Final = Outcome(Result.DEAD, Cause.GONE, "The program has ended.")
 _starts = itertools.count()
 
@@ -118,17 +121,28 @@ class KeptTree:
         )
 
     def stop(self) -> None:
-        """End it, and return when its root has ended; who goes on after `GRACE` is killed."""
+        """End it, and return when all of its processes have ended.
+
+        The root is asked to, and has `GRACE`. Not every server ends its workers, which hold GPU
+        memory: what it leaves behind has `REST`, and is killed then.
+        """
         started, self.started, self._driver = self.started, None, None
         if started is None:
             return
+        root, numbers = started.root, [signal.SIGTERM, signal.SIGKILL]
+        left = _Left(root, whole_session=self._new_session)
+        left.find()  # orphans are not below the root any more
         started.signal(signal.SIGTERM)
         try:
             started.helper.wait(GRACE)
         except subprocess.TimeoutExpired:
-            for pid in tree_of([started.root.pid]):
-                _kill(pid)
-            started.helper.wait()
+            del numbers[0]
+        for number in numbers:
+            left.find()
+            left.signal(number)
+            left.wait(REST)
+        left.close()
+        started.helper.wait()
 
     def processes(self) -> Sequence[int]:
         """The pids of its processes now."""
@@ -181,6 +195,37 @@ class _Found:
         return 0
 
 
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it ended just now
-        os.kill(pid, signal.SIGKILL)
+class _Left:
+    """The processes of a program that is ended, found once and for all by their descriptors."""
+
+    def __init__(self, root: Target, *, whole_session: bool) -> None:
+        """``whole_session``: those that are no longer below the root, too."""
+        self._root, self._whole = root, whole_session
+        self._watches: dict[int, int] = {}
+
+    def find(self) -> None:
+        """Find those that live now."""
+        root = self._root.pid
+        if start_time(root) not in (None, self._root.start_time):
+            return  # the number is another process's; it would not be while our session has members
+        found = {*tree_of([root]), *(session_of(root) if self._whole else ())}
+        for pid in found - set(self._watches):
+            with contextlib.suppress(ProcessLookupError):  # it ended just now
+                self._watches[pid] = os.pidfd_open(pid)
+
+    def signal(self, number: int) -> None:
+        """To all of them."""
+        for watch in self._watches.values():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                signal.pidfd_send_signal(watch, number)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until they have ended."""
+        until = time.monotonic() + seconds
+        for watch in self._watches.values():
+            select.select([watch], [], [], max(0.0, until - time.monotonic()))
+
+    def close(self) -> None:
+        """Forget them."""
+        for watch in self._watches.values():
+            os.close(watch)

@@ -47,6 +47,12 @@ def tree_of(roots: Collection[int], proc: str = "/proc") -> list[int]:
     return sorted(pid for pid in found if stats.get(pid, [])[:1] not in ([], [b"Z"], [b"X"]))
 
 
+def session_of(leader: int, proc: str = "/proc") -> list[int]:
+    """The processes of the session that ``leader`` began, also when it has ended."""
+    pids = [int(name) for name in os.listdir(proc) if name.isdigit()]
+    return [pid for pid in pids if stat_of(pid, proc)[3:4] == [b"%d" % leader]]
+
+
 def adopt_orphans() -> None:
     """Become the parent of whatever descends from this process and loses its own parent."""
     import ctypes
