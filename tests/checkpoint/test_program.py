@@ -15,12 +15,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from support.cuda import GIB, Call, CudaTree, CudaWorld, children_of, has_ended, helper_pid
 from support.node import until
 
 from jupyter_gpushare.client.memory.driver import DriverCheckpoint, StartedTree, start_tree
 from jupyter_gpushare.node.checkpoint import operations
+from jupyter_gpushare.node.checkpoint.targets import read_targets
 from jupyter_gpushare.node.checkpoint.workerlink import WorkerLink
 from jupyter_gpushare.protocol.checkpoint import (
     Action,
@@ -36,6 +38,8 @@ from jupyter_gpushare.protocol.processes import open_files, start_time
 from .conftest import one_world
 
 RUNNING, LOCKED, CHECKPOINTED = 0, 1, 2
+
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="needs to become another user")
 
 cuda_world = pytest.fixture(scope="module")(one_world)
 
@@ -94,6 +98,13 @@ def well(outcome: Outcome) -> Outcome:
     return outcome
 
 
+def until_it_looks(pid: int) -> None:
+    """Wait until its first thread has woken up often, as it does to look at something."""
+    process = psutil.Process(pid)
+    slept = process.num_ctx_switches().voluntary
+    until(lambda: process.num_ctx_switches().voluntary > slept + 20, "it looks again and again")
+
+
 # -- parked and resumed ----------------------------------------------------------------------
 
 
@@ -101,6 +112,9 @@ def test_all_of_it_gives_its_memory_back_and_has_it_again(program: Program) -> N
     orphan = program.add("third", orphan=True)
     assert program.driver.state() is State.RUNNING
     assert well(program.park()).state is State.CHECKPOINTED
+    noted = {one.pid for one in read_targets(f"{program.place}.tree")}
+    assert program.sums.keys() < noted, "an orphan is found by that file"
+    assert noted.isdisjoint(children_of(program.tree.helper)), "a worker is none of the program"
     program.tree.begin("tell", orphan, "info")
     assert not program.tree.has_answered(0.1), "its next GPU call waits"
     assert well(program.resume()).state is State.RUNNING
@@ -132,11 +146,25 @@ def test_a_worker_that_hangs_is_replaced_and_the_program_does_not_notice(program
 
 
 def test_one_that_was_killed_while_it_was_parked_is_missed_by_nobody(program: Program) -> None:
+    orphan = program.add("third", orphan=True)
     well(program.park())
-    os.kill(program.first, signal.SIGKILL)
-    del program.sums[program.first]
+    for pid in (program.first, orphan):
+        os.kill(pid, signal.SIGKILL)
+        del program.sums[pid]
+    until(lambda: not Path(f"/proc/{orphan}").exists(), "the orphan is buried")
     well(program.resume())
     assert program.is_whole()
+    os.kill(program.tree.pid, signal.SIGTERM)
+    assert program.tree.exit_code() == 128 + signal.SIGTERM
+
+
+@as_root
+def test_another_users_process_below_it_is_not_touched(program: Program) -> None:
+    program.tree.call("tell", program.second, "become", 65534)
+    well(program.driver.park(60, 0.5))
+    assert program.states() == [CHECKPOINTED, RUNNING]
+    well(program.resume())
+    assert program.states() == [RUNNING, RUNNING]
 
 
 # -- who dies --------------------------------------------------------------------------------
@@ -176,8 +204,11 @@ def test_it_outlives_its_helper_and_another_one_takes_over(program: Program, par
 
 def test_the_helper_stays_while_something_is_parked_whose_root_has_ended(program: Program) -> None:
     well(program.park())
+    program.tree.begin("tell", program.first, "info")  # a call that waits, as in many an exit
+    until_it_looks(program.first)
     os.kill(program.tree.pid, signal.SIGKILL)
-    until(lambda: has_ended(program.tree.pid), "the root's end")
+    until(lambda: has_ended(program.second), "the end of one that uses CUDA no more")
+    until_it_looks(program.tree.helper)
     assert program.driver.state() is State.CHECKPOINTED
     well(program.resume())
     assert program.tree.exit_code() == 128 + signal.SIGKILL
@@ -243,6 +274,11 @@ def test_the_helper_ends_as_the_root_does(place: Path, script: str, code: int) -
     assert tree.helper.wait(60) == code
     assert not place.exists()
     tree.signal(signal.SIGTERM)  # to nobody
+    with subprocess.Popen(["sleep", "60"]) as another:  # that has got the pid
+        StartedTree(tree.helper, Target(another.pid, 1)).signal(signal.SIGKILL)
+        with pytest.raises(subprocess.TimeoutExpired):
+            another.wait(0.2)
+        another.kill()
 
 
 def test_signals_go_to_the_root_and_never_end_the_helper(place: Path) -> None:

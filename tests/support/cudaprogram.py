@@ -102,6 +102,9 @@ class Bindings:
         self._children[pid] = child
         return pid
 
+    def become(self, user: int) -> None:
+        os.setuid(user)
+
     def getpid(self) -> int:
         return os.getpid()
 

@@ -69,12 +69,12 @@ def begin(link: WorkerLink, descriptor: int) -> Tree | None:
     Told are the command, its environment, and whether it gets a session of its own. It gets this
     process's standard streams.
     """
-    # Keys typed at the terminal come here, too, until we have left its session.
-    early = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM}
-    signal.pthread_sigmask(signal.SIG_SETMASK, early)
+    # From now on it ends when the tree has. Keys typed at the terminal still come here, too.
+    ends = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_SETMASK, ends)
     # Python ignores the first two. The others stay as this process was started with them.
     signals = [signal.SIGPIPE, signal.SIGXFSZ]
-    signals += [one for one in early if signal.getsignal(one) is not signal.SIG_IGN]
+    signals += [one for one in ends if signal.getsignal(one) is not signal.SIG_IGN]
     adopt_orphans()
     ended, told = os.pipe()
     streams = [os.dup(number) for number in range(3)]

@@ -288,9 +288,7 @@ def main(arguments: list[str] | None = None) -> int:
     supervisor = Supervisor(listener, operations, locks, idle)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    ends = signal.SIG_IGN if tree is not None else lambda *_: supervisor.stop()
-    signal.signal(signal.SIGTERM, ends)  # with a tree it ends when that has
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGTERM, lambda *_: supervisor.stop())
     locks.unlock_left()
     if tree is not None:
         end = (lambda: supervisor.end_when_idle(options.socket),)
