@@ -18,6 +18,7 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "sweep": ("jobs.verb.SweepApp", "Try many models on the GPUs that idle."),
     "elastic": ("elastic.verb.ElasticApp", "Train on as many idle GPUs as there are just now."),
     "serve": ("serve.verb.ServeApp", "A model server that sleeps while others need its GPU."),
+    "kernelspec": ("kernels.verb.KernelspecApp", "Kernels of R, Julia, C++ under a lease."),
     "pool": ("pool.verbs.PoolApp", "Several hosts as one: hosts, quotas, tokens, drain."),
     "replay": ("replay.verb.ReplayApp", "Replay a trace of sessions through the policy."),
     "advise": ("replay.advise.AdviseApp", "Would turns serve more people on this node?"),

@@ -44,7 +44,7 @@ class Record:
     """The file of one keeper. Raises :class:`GpuShareError` where another keeper has it."""
 
     def __init__(self, environ: Mapping[str, str], name: str) -> None:
-        self._path = private_file(environ, f"keeper-{name}.json")
+        self._path = _place(environ, name)
         lock = lock_file(f"{self._path}.lock")
         if lock is None:
             raise GpuShareError(f"Another process keeps {name} already.")
@@ -52,13 +52,7 @@ class Record:
 
     def read(self) -> Noted | None:
         """The program of a keeper that was killed, if it runs."""
-        try:
-            with open(self._path, encoding="utf-8") as file:
-                told = json.load(file)
-            noted = Noted(**{**told, "root": Target(**told["root"])})
-        except (FileNotFoundError, ValueError, TypeError, KeyError):
-            return None
-        return noted if noted.lives else None
+        return _read(self._path)
 
     def write(self, noted: Noted) -> None:
         """Whole, or not at all."""
@@ -78,6 +72,25 @@ class Record:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def noted(environ: Mapping[str, str], name: str) -> Noted | None:
+    """The program that a keeper has noted, if it runs; for who is no keeper."""
+    return _read(_place(environ, name))
+
+
+def _place(environ: Mapping[str, str], name: str) -> str:
+    return private_file(environ, f"keeper-{name}.json")
+
+
+def _read(path: str) -> Noted | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            told = json.load(file)
+        noted = Noted(**{**told, "root": Target(**told["root"])})
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return None
+    return noted if noted.lives else None
 
 
 def _private(path: str, flags: int) -> int:

@@ -75,10 +75,12 @@ class KeptTree:
     def start(self) -> None:
         """Start it with the GPUs of the lease, which it joins, and return when it is ready.
 
-        Raises :class:`GpuShareError`, and ``OSError`` where there is no such program.
+        Without a lease it joins the first one that is granted. Raises :class:`GpuShareError`, and
+        ``OSError`` where there is no such program.
         """
         # What runs below joins the lease by its place in the tree, and asks for nothing itself.
         environ = {**self._environ(), names.SWITCH: "off"}
+        is_held = self._holding.lease is not None
         try:
             name = f"keeper-{os.getpid()}-{next(_starts)}.sock"
             self._place = private_file(environ, name)
@@ -94,7 +96,7 @@ class KeptTree:
         self.is_damaged = False
         root = started.root.pid
         self._driver = DriverCheckpoint(pid=root, place=self._place, tree=True, environ=environ)
-        if not self._holding.joined_by(root):
+        if not self._holding.joined_by(root) and is_held:
             self.stop()
             raise GpuShareError("The lease ended before the program was started.")
         try:
@@ -105,6 +107,7 @@ class KeptTree:
 
     def succeed(self, noted: Noted) -> State | None:
         """Keep the program of a keeper that was killed; what the driver says of it."""
+        self._place = noted.place
         helper = _Found(noted.root.pid, noted.helper)
         self.started = StartedTree(helper, noted.root)
         self._driver = driver = DriverCheckpoint(

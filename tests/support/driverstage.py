@@ -92,25 +92,27 @@ class Stage:
         self.world = world
         self.node = node
         self.root = root
-        self._home = home
+        self.home = home
         self.runtime = Path()
 
-    @contextmanager
-    def kernel(self, who: str) -> Iterator[Kernel]:
-        home = self._home / who
-        home.mkdir()
-        env = {
+    def environ(self, who: str) -> dict[str, str]:
+        """What a kernel of theirs has in its environment beside the node manager's socket."""
+        doubles = {
             name: value
             for name, value in self.world.environ({}).items()
             if name.startswith(("LD_", "NVML_"))
         }
-        with Kernel(
-            home,
-            self.node.socket,
-            JUPYTER_GPUSHARE_TOKEN=who,
-            XDG_RUNTIME_DIR=str(self.runtime),
-            **env,
-        ) as kernel:
+        return {
+            "JUPYTER_GPUSHARE_TOKEN": who,
+            "XDG_RUNTIME_DIR": str(self.runtime),
+            **doubles,
+        }
+
+    @contextmanager
+    def kernel(self, who: str) -> Iterator[Kernel]:
+        home = self.home / who
+        home.mkdir()
+        with Kernel(home, self.node.socket, **self.environ(who)) as kernel:
             yield kernel
 
     def lease(self, who: str) -> dict[str, Any]:
@@ -169,12 +171,14 @@ def stage(cuda_world: CudaWorld, tmp_path: Path, request: pytest.FixtureRequest)
 
 
 @pytest.fixture(scope="module")
-def lasting_stage(cuda_stubs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def lasting_stage(
+    cuda_stubs: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Stage]:
     """For all tests of a module; they take it by `shared_stage`."""
-    folder = tmp_path_factory.mktemp("stage")
+    folder, wish = tmp_path_factory.mktemp("stage"), getattr(request, "param", Wish())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(STATE_VARIABLE, str(folder / "gpus.state"))
-        with staged(CudaWorld(cuda_stubs, folder / "gpus.state"), folder, Wish()) as made:
+        with staged(CudaWorld(cuda_stubs, folder / "gpus.state"), folder, wish) as made:
             yield made
 
 

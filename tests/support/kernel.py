@@ -99,13 +99,17 @@ class Kernel:
         self.client = self.manager.blocking_client()
         self.client.start_channels()
         try:
-            self.client.wait_for_ready(timeout=WITHIN)
-            if not self.is_editors:
-                self.run("%load_ext jupyter_gpushare")
+            self.settle()
         except BaseException:
             self.__exit__()
             raise
         return self
+
+    def settle(self) -> None:
+        """Wait until it answers."""
+        self.client.wait_for_ready(timeout=WITHIN)
+        if not self.is_editors:
+            self.run("%load_ext jupyter_gpushare")
 
     def __exit__(self, *_: object) -> None:
         self.client.stop_channels()

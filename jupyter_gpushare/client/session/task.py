@@ -45,11 +45,15 @@ def describe_task(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _kernel(app: Any, environ: Mapping[str, str]) -> dict[str, Any]:
-    file = os.path.basename(str(getattr(app, "connection_file", "")))
-    match = re.fullmatch(_CONNECTION_FILE, file)
+    file = str(getattr(app, "connection_file", ""))
+    return describe_kernel(file, environ, notebook_path(app, environ))
+
+
+def describe_kernel(file: str, environ: Mapping[str, str], path: str | None) -> dict[str, Any]:
+    """The ``task`` of a kernel with this connection file and this notebook."""
+    match = re.fullmatch(_CONNECTION_FILE, os.path.basename(file))
     # Servers without our extension do not tell the kernel its id; its file's name does.
     kernel_id = environ.get(names.KERNEL_ID) or (match[1] if match else None)
-    path = notebook_path(app, environ)
     name = os.path.basename(path) if path else "notebook"
     return {
         "name": _clean(name, _LONGEST_NAME) or "notebook",
