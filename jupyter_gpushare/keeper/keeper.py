@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol
 from ..client.adapters.parkers.base import Parker
 from ..client.errors import GpuShareError, LeaseLost
 from ..client.memory.ladder import Ladder
-from ..client.memory.rungs import Given, Movable, ProcessLost, Rung
+from ..client.memory.rungs import Given, Movable, NeverBroughtBack, ProcessLost, Rung
 from ..client.memory.worker import Worker
 from ..client.words.recalls import Give, Recall
 from ..protocol.messages import Method
@@ -241,7 +241,7 @@ class Keeper:
             moved = {old: new for old, new in zip(self._had, now, strict=False) if old != new}
             try:
                 seconds = self._ladder.bring_back(moved)
-            except ProcessLost:
+            except (ProcessLost, NeverBroughtBack):
                 if not self._program.restarts:
                     raise
                 self._stop()

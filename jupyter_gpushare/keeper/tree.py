@@ -32,6 +32,7 @@ from .record import Noted
 GRACE: Final = 30.0
 #: Seconds that its other processes have when it has ended.
 REST: Final = 5.0
+_LOOK: Final = 0.05
 _ENDED: Final = Outcome(Result.DEAD, Cause.GONE, "The program has ended.")
 _starts = itertools.count()
 
@@ -123,6 +124,12 @@ class KeptTree:
             self._place, started.helper.pid, started.root, holding.told, holding.secret, more
         )
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was started and has ended. A helper that was killed leaves it running."""
+        started = self.started
+        return started is not None and started.helper.poll() is not None and not _lives(started)
+
     def stop(self) -> None:
         """End it, and return when all of its processes have ended.
 
@@ -136,8 +143,13 @@ class KeptTree:
         left = _Left(root, whole_session=self._new_session)
         left.find()  # orphans are not below the root any more
         started.signal(signal.SIGTERM)
+        until = time.monotonic() + GRACE
         try:
             started.helper.wait(GRACE)
+            while _lives(started):  # the helper was killed before
+                if time.monotonic() > until:
+                    raise subprocess.TimeoutExpired("the program", GRACE)
+                time.sleep(_LOOK)
         except subprocess.TimeoutExpired:
             del numbers[0]
         for number in numbers:
@@ -178,6 +190,10 @@ class KeptTree:
             return _ENDED.message
         found = safety.objections(gpus, seen, os.environ, pid=started.root.pid, tree=True)
         return next(found, None)
+
+
+def _lives(started: StartedTree) -> bool:
+    return start_time(started.root.pid) == started.root.start_time
 
 
 class _Found:

@@ -256,7 +256,7 @@ class Serving:
                 self._control,
                 self._adapter.ready,
                 self._wanted.ready_within,
-                lambda: self._stops or started.helper.poll() is not None,
+                lambda: self._stops or self._tree.has_ended,
                 hint,
             )
         except GpuShareError:
@@ -270,8 +270,7 @@ class Serving:
             await asyncio.sleep(_LOOK)
             started = self._tree.started
             rests = self.keeper.rest in (Rest.AWAKE, Rest.ASLEEP)  # else it is the keeper's affair
-            ended = started is not None and started.helper.poll() is not None
-            if ended and rests and self._is_up and self._tree.started is started:
+            if self._tree.has_ended and rests and self._is_up and self._tree.started is started:
                 self.keeper.ended()
             link, before = self._holding.session.link, link
             came_back = link is Link.UP and before is not Link.UP

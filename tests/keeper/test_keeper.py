@@ -24,7 +24,7 @@ from jupyter_gpushare.client.memory.rungs import NotBroughtBack, ProcessLost
 from jupyter_gpushare.client.words.recalls import MEMORY, read_recall
 from jupyter_gpushare.keeper.holding import Holding
 from jupyter_gpushare.keeper.keeper import Keeper, NobodyWaits, Rest
-from jupyter_gpushare.protocol.checkpoint import Result
+from jupyter_gpushare.protocol.checkpoint import Cause, Result
 from jupyter_gpushare.protocol.errors import RemoteError
 from jupyter_gpushare.protocol.messages import Method, Notice, Notification
 
@@ -230,19 +230,24 @@ def test_what_woke_as_something_else_is_started_anew_and_tried_again_if_it_canno
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_program_that_the_driver_lost_is_started_again_or_has_ended(
-    node: RunningNode, restarts: bool
+@pytest.mark.parametrize("lost", [True, False])
+def test_what_cannot_come_back_is_started_again_or_has_ended_if_it_is_lost(
+    node: RunningNode, lost: bool, restarts: bool
 ) -> None:
     with kept(node, restarts=restarts) as it, bob_waits(node) as (bob, asked):
         it.asleep()
         bob.call(Method.RELEASE, lease=bob.wait(asked)["lease"])
-        it.driver.resumes = Result.DEAD
+        it.driver.resumes = Result.DEAD if lost else Result.INTACT
+        it.driver.cause = None if lost else Cause.NOT_PERMITTED
         if restarts:
             it.keeper.wake(timeout=60.0)
             assert it.program.log == ["stop", "start"]
             return
-        with pytest.raises(ProcessLost):
+        with pytest.raises(ProcessLost if lost else NotBroughtBack):
             it.keeper.wake(timeout=60.0)
+        if not lost:  # its memory is there, should somebody permit it
+            assert it.keeper.rest is Rest.ASLEEP
+            return
         assert it.keeper.rest is Rest.ENDED
         with pytest.raises(LeaseLost):
             it.keeper.wake(timeout=60.0)

@@ -56,6 +56,7 @@ class Driver:
     migration: bool = False
     parks: Result = Result.DONE
     resumes: Result = Result.DONE
+    cause: Cause | None = None
     log: list[str] = field(default_factory=list)
 
     def probe(self, deadline_s: float = 30.0) -> Ability:
@@ -72,4 +73,4 @@ class Driver:
 
     def resume(self, gpu_map: Mapping[str, str] | None, deadline_s: float) -> Outcome:
         self.log.append(f"resume {dict(gpu_map or {})}")
-        return Outcome(self.resumes, None, "So the driver said.")
+        return Outcome(self.resumes, self.cause, "So the driver said.")

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from ...protocol.checkpoint import Outcome, Result, SeenGpu
+from ...protocol.checkpoint import Cause, Outcome, Result, SeenGpu
 from ...protocol.hostmemory import Room
 from ...protocol.sizes import format_size
 from ..adapters.parkers.base import ParkedDamaged, Parker, ParkingError, host_bytes
@@ -26,7 +26,17 @@ from ..errors import GpuShareError
 from ..words.recalls import Need
 from .bystanders import Bystanders, look, tasks_object, threads_object
 from .driver import Ability, deadline_for
-from .rungs import ANY, Bounds, CannotGive, Given, Movable, NotBroughtBack, ProcessLost, Rung
+from .rungs import (
+    ANY,
+    Bounds,
+    CannotGive,
+    Given,
+    Movable,
+    NeverBroughtBack,
+    NotBroughtBack,
+    ProcessLost,
+    Rung,
+)
 
 #: Bytes to assume for a CUDA context that was not measured: more than any seen so far.
 CONTEXT: Final = 1024**3
@@ -294,7 +304,8 @@ class Ladder:
             return
         if outcome.result is Result.DEAD:
             raise ProcessLost(f"{outcome.message} {_DEAD}")
-        raise NotBroughtBack(
+        never = outcome.cause is Cause.NOT_PERMITTED
+        raise (NeverBroughtBack if never else NotBroughtBack)(
             f"{outcome.message} Your variables are kept in host memory as long as this process "
             "lives; run a cell, or `%gpushare resume`, to try again."
         )

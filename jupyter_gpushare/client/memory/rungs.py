@@ -58,5 +58,9 @@ class NotBroughtBack(GpuShareError):
     """The memory is still parked, complete: try again."""
 
 
+class NeverBroughtBack(NotBroughtBack):
+    """It is, but the system lets nobody bring it back who could be asked."""
+
+
 class ProcessLost(GpuShareError):
     """The CUDA driver has given this process up; its variables on the GPU are lost."""
