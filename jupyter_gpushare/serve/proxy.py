@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -55,6 +57,7 @@ _HANDSHAKE: Final = "sec-websocket-"
 _CHUNK: Final = 64 * 1024
 #: Seconds between two messages about it to the node manager.
 _TELLS: Final = 0.5
+_RESET: Final = struct.pack("ii", 1, 0)  # what SO_LINGER wants for a connection that is reset
 _GONE, _BROKEN = 1001, 1014  # codes of WebSockets: going away, bad gateway
 
 
@@ -205,6 +208,8 @@ class Proxy:
             ends = "lost"
             self._say(f"{request.method} {request.rel_url.path}: {error}")
             if request.transport is not None:
+                line = request.transport.get_extra_info("socket")
+                line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 request.transport.abort()
             raise asyncio.CancelledError from error
         except (asyncio.CancelledError, ConnectionError):

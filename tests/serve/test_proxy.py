@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import io
 import random
@@ -18,6 +19,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import aiohttp
 import pytest
@@ -331,20 +333,55 @@ async def test_an_upload_that_waited_comes_whole(server: int) -> None:
         assert got == {"size": len(body), "digest": hashlib.sha256(body).hexdigest()}
 
 
+def has_gone(it: Front, times: int) -> bool:
+    return it.keeper.cancelled == it.proxy.counts["gone"] == times and not it.proxy.gate
+
+
 async def test_a_wish_goes_with_whoever_had_it(server: int) -> None:
     async with front(server) as it:
         assert it.keeper.sleep()
         it.keeper.gpu.clear()
-        for body in (None, b"x" * 10_000):
+        # The end of a connection is seen behind what was sent only when that is read.
+        for times, body in enumerate((None, io.BytesIO(bytes(1_000_000))), 1):
             asked = asyncio.create_task(it.client.post("/echo", data=body))
             await until(lambda: len(it.proxy.gate) == 1)
             asked.cancel()
-            await until(lambda: len(it.proxy.gate) == 0)
-        await until(lambda: it.keeper.cancelled == 2)
-        await until(lambda: it.proxy.counts["gone"] == 2)
+            await until(functools.partial(has_gone, it, times))
         it.keeper.gpu.set()
         await it.json("/echo")
         assert it.keeper.wakes == 1
+
+
+async def test_a_wish_that_comes_while_another_goes_is_kept(server: int) -> None:
+    async with front(server) as it:
+        assert it.keeper.sleep()
+        it.keeper.gpu.clear()
+        it.keeper.leaving.clear()
+        asked = asyncio.create_task(it.client.get("/echo"))
+        await until(lambda: len(it.proxy.gate) == 1)
+        asked.cancel()
+        await until(lambda: it.keeper.cancelled == 1)
+        again = asyncio.create_task(it.json("/echo"))
+        await until(lambda: len(it.proxy.gate) == 1)
+        it.keeper.leaving.set()
+        it.keeper.gpu.set()
+        await again
+
+
+async def test_who_goes_in_the_moment_in_which_it_is_let_in_is_not_counted(server: int) -> None:
+    async with front(server) as it:
+        assert it.keeper.sleep()
+        it.keeper.gpu.clear()
+        body = mock.Mock(hold=mock.AsyncMock())
+        waiting = asyncio.create_task(it.proxy._wait(body))
+        await until(lambda: len(it.proxy.gate) == 1)
+        it.keeper.awake = True
+        it.proxy._let_in()
+        assert it.proxy.under_way == 1
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert it.keeper.under_way == it.proxy.under_way == 0
 
 
 async def test_one_that_cannot_be_woken_is_said_to_be_so(server: int) -> None:
@@ -406,9 +443,19 @@ async def test_nothing_is_sent_twice(tmp_path: Path, method: str) -> None:
                 assert answer.status == 502
             if method == "GET":
                 with pytest.raises(aiohttp.ClientError):
-                    async with it.client.get("/drop?id=2&half=1") as answer:
+                    async with it.client.get("/drop?id=2&half=of 1000") as answer:
                         await answer.read()
     assert file.read_text().split() == (["1", "2"] if method == "GET" else ["1"])
+
+
+async def test_a_broken_answer_is_no_whole_one_for_old_clients_either(server: int) -> None:
+    """To them the end of the connection is the end of the answer, unless it is reset."""
+    async with front(server) as it:
+        head = f"GET /drop?half=1 HTTP/1.0\nAuthorization: {ALLOWED['Authorization']}\n\n"
+        with await asyncio.to_thread(raw, it.port, head) as line:
+            read = functools.partial(asyncio.to_thread, line.recv, 1000)
+            with pytest.raises(ConnectionResetError):
+                assert [await read() for _ in range(100)]
 
 
 async def test_who_leaves_is_left_by_the_server_too(server: int) -> None:

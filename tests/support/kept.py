@@ -19,6 +19,9 @@ class StandInKeeper:
         #: Set while a wake may end.
         self.gpu = threading.Event()
         self.gpu.set()
+        #: Set while one that is not wanted any more may end.
+        self.leaving = threading.Event()
+        self.leaving.set()
         self.refuses = ""
         self.wakes, self.sleeps, self.cancelled = 0, 0, 0
 
@@ -70,6 +73,7 @@ class StandInKeeper:
         while not self.gpu.wait(0.01):
             if cancelled():
                 self.cancelled += 1
+                self.leaving.wait()
                 raise GpuShareError("Nobody waits any more.")
         if self.refuses:
             raise GpuShareError(self.refuses)

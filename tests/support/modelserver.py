@@ -109,8 +109,9 @@ class Drop(Seen):
     """It hangs up without an answer, or in the middle of one."""
 
     async def get(self) -> None:
-        if self.get_argument("half", ""):
-            self.set_header("Content-Length", "1000")
+        if half := self.get_argument("half", ""):
+            if half == "of 1000":
+                self.set_header("Content-Length", "1000")
             self.write("the beginning")
             await self.flush()
         stream = self.detach()
