@@ -70,6 +70,14 @@ class Bench:
     def append(self, name: str, value: Any) -> None:
         self.note(name, [*self.notes.get(name, []), value])
 
+    def aim(
+        self, what: str, got: float, *, most: float | None = None, least: float | None = None
+    ) -> None:
+        """Note whether it is as aimed at; `run.py` prints that. A missed aim fails no section."""
+        met = (most is None or got <= most) and (least is None or got >= least)
+        wanted = f"at most {most:g}" if least is None else f"at least {least:g}"
+        self.append("aims", {"what": what, "got": got, "wanted": wanted, "met": met})
+
     def has_time(self, seconds: float) -> bool:
         """Whether so many seconds are left; what is left out is noted by the caller."""
         return self.orders.rehearse or time.monotonic() + seconds < self.orders.until

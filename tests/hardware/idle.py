@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from hardware.bench import Bench, Nvml, Wrong
-from hardware.product import House, house, timed
+from hardware.product import House, house, request, timed
 
 #: The state of a job is three times its parameters: so many layers of so many by so many.
 SMALL, LARGE = (4, 1024), (12, 4096)
@@ -115,7 +115,7 @@ def _given_back(bench: Bench, place: House, bob: Any, shape: tuple[int, int]) ->
         rate, began = job.status().step, time.monotonic()
         time.sleep(2.0)  # the time in which steps are counted
         bench.append("steps_a_second", (job.status().step - rate) / (time.monotonic() - began))
-        seconds["bob's request"], _ = timed(bob, f"%gpushare request --memory {total - 4 * unit}")
+        seconds["bob's request"] = request(bob, total - 4 * unit)
         left = nvml.used() - empty
         step = job.status().step
         place.until(lambda: job.status().phase is elastic.Phase.WAITING, "the job waits")
@@ -162,7 +162,7 @@ def _gives_way(bench: Bench, place: House, bob: Any) -> None:
         _steps(place, job)
         before = _last(name, "step")
         bench.append("range_before", {"step": before, "said": place.said_by("leases")})
-        took, _ = timed(bob, f"%gpushare request --memory {half}")
+        took = request(bob, half)
         bench.append("range_while", {"bob_waits": took, "said": place.said_by("leases")})
         filled = _fill(bench, bob, half - 2 * unit)
         bench.append("range_while", {"bob_fills": filled, "step": _last(name, "step")})
@@ -225,7 +225,7 @@ def sweeps(bench: Bench) -> None:
         running = sweep(model, candidates, memory=8 * unit, every=0.5, name="grid")
         place.until(lambda: running.status().counts[Phase.DONE] >= 1, "a model is done")
         place.until(lambda: running.reports()[1:], "the next one trains")
-        took, _ = timed(bob, f"%gpushare request --memory {total - 4 * unit}")
+        took = request(bob, total - 4 * unit)
         bench.note("bob_waits", took)
         bench.note("bob_fills_with_the_import", _fill(bench, bob, total - 8 * unit))
         _give_back(bench, bob)

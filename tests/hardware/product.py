@@ -94,15 +94,23 @@ class House:
         ) as kernel:
             yield kernel
 
+    def environ(self, who: str) -> dict[str, str]:
+        """The environment of a program of somebody's."""
+        runtime = self.folder / "run"
+        runtime.mkdir(mode=0o700, exist_ok=True)
+        return {
+            **self._environ,
+            "JUPYTER_GPUSHARE_SOCKET": os.fspath(self.node.socket),
+            "JUPYTER_GPUSHARE_TOKEN": who,
+            "JUPYTER_DATA_DIR": os.fspath(self.folder / "data"),
+            "XDG_RUNTIME_DIR": os.fspath(runtime),
+        }
+
     def said_by(self, *words: str, token: str = "root", within: float = 60.0) -> str:
         """What a verb of ``jupyter gpushare`` prints, its exit status first."""
         done = subprocess.run(
             [sys.executable, "-m", "jupyter_gpushare.cli", *words],
-            env={
-                **self._environ,
-                "JUPYTER_GPUSHARE_SOCKET": os.fspath(self.node.socket),
-                "JUPYTER_GPUSHARE_TOKEN": token,
-            },
+            env=self.environ(token),
             capture_output=True,
             text=True,
             timeout=within,
@@ -158,6 +166,11 @@ def timed(kernel: Any, code: str) -> tuple[float, str]:
     if shown.reply is None or shown.reply["status"] != "ok":
         raise Wrong(f"a cell has failed: {shown.reply}; it said {shown.stream('stderr')[-1500:]}")
     return took, shown.stream().strip()
+
+
+def request(kernel: Any, size: int) -> float:
+    """Seconds in which a notebook has a GPU, with so many bytes of it."""
+    return timed(kernel, f"%gpushare request --memory {size // 2**20}MiB")[0]
 
 
 def cells(bench: Bench) -> tuple[str, str]:

@@ -85,6 +85,10 @@ def main(arguments: list[str] | None = None) -> int:
             notes = section["notes"]
             why = "".join(f"; {notes[name]}" for name in ("skipped", "lacks") if name in notes)
             print(f"{section['result']} ({section['seconds']:.1f} s){why}", flush=True)
+            for aim in notes.get("aims", ()):
+                judged = "passed" if aim["met"] else "FAILED"
+                word = "rehearsed" if options.rehearse else judged
+                print(f"  {word}: {aim['what']}: {aim['got']:.3g}, {aim['wanted']}")
     results = [section["result"] for section in report["sections"].values()]
     print(f"{len(results)} sections, {results.count('ok')} ok; the report is {options.report}")
     return 0 if all(result in ("ok", "skipped") for result in results) else 1

@@ -42,7 +42,16 @@ from hardware.bench import (  # noqa: E402 - found by the lines above
 )
 from hardware.idle import elastic_job, sweeps  # noqa: E402
 from hardware.product import notebooks, quota, two_compute  # noqa: E402
-from hardware.targets import Target, adamw_state, digest_of, tensors_of, train  # noqa: E402
+from hardware.served import servers  # noqa: E402
+from hardware.targets import (  # noqa: E402
+    Target,
+    adamw_state,
+    digest_of,
+    pinned_rates,
+    tensors_of,
+    train,
+)
+from hardware.tight import out_of_memory_in_a_cell, turns_by_lock  # noqa: E402
 from hardware.walled import walls  # noqa: E402
 
 from jupyter_gpushare.client.memory.driver import deadline_for, helper_environ  # noqa: E402
@@ -94,7 +103,7 @@ def storage(bench: Bench) -> None:
     from jupyter_gpushare.client.adapters.parkers.base import ParkRefused
     from jupyter_gpushare.client.adapters.parkers.torch import TorchParker
 
-    rates = _pinned_rates(bench, torch)
+    rates = pinned_rates(torch, bench.device, min(bench.orders.unit, GIB))
     bench.note("pinned_copy_bytes_per_second", rates)
     nvml = Nvml()
     for size in bench.orders.sizes:
@@ -344,28 +353,6 @@ def _users_code(allocator: Any) -> Any:
     return allocator.user() if hasattr(allocator, "user") else contextlib.nullcontext()
 
 
-def _pinned_rates(bench: Bench, torch: Any) -> dict[str, float]:
-    """Bytes a second of one large copy between pinned memory and the GPU, the median of five."""
-    size = min(bench.orders.unit, GIB)
-    cuda = bench.device == "cuda"
-    here = torch.ones(size, dtype=torch.uint8, pin_memory=cuda)
-    there = torch.zeros(size, dtype=torch.uint8, device=bench.device)
-
-    def rate(to: Any, source: Any) -> float:
-        seconds = []
-        for _ in range(5):
-            if cuda:
-                torch.cuda.synchronize()
-            began = time.monotonic()
-            to.copy_(source, non_blocking=True)
-            if cuda:
-                torch.cuda.synchronize()
-            seconds.append(time.monotonic() - began)
-        return size / statistics.median(seconds)
-
-    return {"to_gpu": rate(there, here), "to_host": rate(here, there)}
-
-
 def _in_python(code: str, environ: dict[str, str]) -> Any:
     """The JSON that a program prints last. Its import of a framework is a wish for a GPU."""
     from support.program import program
@@ -388,7 +375,10 @@ SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
     "versions": (versions, 60),
     "walls": (walls, 60),
     "notebooks": (notebooks, 120),
+    "servers": (servers, 240),
     "two_compute": (two_compute, 150),
+    "turns_by_lock": (turns_by_lock, 130),
+    "out_of_memory_in_a_cell": (out_of_memory_in_a_cell, 60),
     "quota": (quota, 60),
     "elastic": (elastic_job, 200),
     "sweeps": (sweeps, 120),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -80,6 +81,9 @@ class Torch:
             "random": hashlib.sha256(generator).hexdigest()[:16],
             "graph": digest_of(torch, [self._result]),
         }
+
+    def pinned(self, size: int) -> dict[str, float]:
+        return pinned_rates(self._torch, "cuda", size)
 
     def step(self) -> float:
         """One more training step, as after coming back; its seconds."""
@@ -152,6 +156,27 @@ def digest_of(torch: Any, tensors: list[Any]) -> str:
 
     sums = [int(checksums.of(tensor.reshape(-1).view(torch.uint8))) for tensor in tensors]
     return hashlib.sha256(repr(sums).encode()).hexdigest()[:16]
+
+
+def pinned_rates(torch: Any, device: str, size: int) -> dict[str, float]:
+    """Bytes a second of one large copy between pinned memory and the GPU, the median of five."""
+    cuda = device == "cuda"
+    here = torch.ones(size, dtype=torch.uint8, pin_memory=cuda)
+    there = torch.zeros(size, dtype=torch.uint8, device=device)
+
+    def rate(to: Any, source: Any) -> float:
+        seconds = []
+        for _ in range(5):
+            if cuda:
+                torch.cuda.synchronize()
+            began = time.monotonic()
+            to.copy_(source, non_blocking=True)
+            if cuda:
+                torch.cuda.synchronize()
+            seconds.append(time.monotonic() - began)
+        return size / statistics.median(seconds)
+
+    return {"to_gpu": rate(there, here), "to_host": rate(here, there)}
 
 
 if __name__ == "__main__":

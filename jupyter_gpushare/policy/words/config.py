@@ -248,7 +248,8 @@ class PolicyConfig:
         Unit.SECONDS,
         "Seconds for which a task without a gate of its own is locked at most until its turn "
         "comes: the driver makes its CUDA calls wait, and Ctrl-C, too. After that it computes for "
-        "as long. 0: such a task takes no turns, and computes beside the others.",
+        "as long. 0: such a task takes no turns, and computes beside the others. It has not been "
+        "tried on a real GPU yet.",
         most=10.0,
     )
     pin_turn_limit: float = setting(
