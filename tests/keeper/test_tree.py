@@ -33,7 +33,7 @@ def test_what_the_root_leaves_behind_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worker: str, root_is: str
 ) -> None:
     monkeypatch.setattr(tree, "REST", 60.0 if worker == "listens" else 0.2)
-    holding = cast("Any", SimpleNamespace(joined_by=lambda root: True))
+    holding = cast("Any", SimpleNamespace(lease="one", joined_by=lambda root: True))
     environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
     command = [sys.executable, "-c", PROGRAM, worker, str(tmp_path / "up")]
     kept = KeptTree(holding, command, lambda: environ, new_session=True)
