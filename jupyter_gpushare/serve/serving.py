@@ -210,11 +210,14 @@ class Serving:
             self._holding.ask(self._wanted.request, None)
             self._heed()
             self._tree.start()
-        if self._wanted.adapter is None and self._adapter.name == "generic":
-            self._use(adapters.by_answers(self._control))
+        elif self.keeper.rest is Rest.AWAKE:
+            self._until_ready()  # that keeper may have been killed before it was
+        if self.keeper.rest is Rest.AWAKE:  # else it may not answer
+            if self._wanted.adapter is None and self._adapter.name == "generic":
+                self._use(adapters.by_answers(self._control))
+            with contextlib.suppress(ControlFailed):
+                self._model = " ".join(next(iter(models(self._control)), "").split())[:NAME]
         self._can_sleep = self._can_sleep and self._adapter.sleeps
-        with contextlib.suppress(ControlFailed):
-            self._model = " ".join(next(iter(models(self._control)), "").split())[:NAME]
         self._note()
         self._is_up = True
 
@@ -229,6 +232,7 @@ class Serving:
             return False
         state = self._tree.succeed(noted)
         self._use(adapters.named(noted.more["adapter"]))
+        self._model = noted.more["model"]
         sleeping = self._frameworks() if noted.more["sleeps"] else []
         if self._own is not None and sleeping:
             self._own.is_parked, self._own.answer = True, noted.more["answer"]
@@ -246,8 +250,7 @@ class Serving:
 
     def _until_ready(self) -> None:
         """The server was started: wait until it is well. Raises :class:`GpuShareError`."""
-        started = self._tree.started
-        assert started is not None
+        self._note()  # from now on a successor finds it
         named = any(PORT in word or SOCKET in word for word in self._wanted.command)
         by_environ = bool(self._adapter.environ(self._control.port))
         hint = "" if named or by_environ else f"It may not read PORT: write {PORT} in its command. "
@@ -327,6 +330,7 @@ class Serving:
                 port=self._control.port,
                 socket=self._control.socket,
                 adapter=self._adapter.name,
+                model=self._model,
                 sleeps=own is not None and own.is_parked,
                 answer=None if own is None else own.answer,
             )

@@ -201,6 +201,22 @@ def test_a_successor_goes_on_with_the_server_of_a_killed_keeper(
     until(lambda: not leases(node), "its lease is given back")
 
 
+def test_a_successor_finds_a_server_that_was_only_starting(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    it = Served(node, tmp_path, "--ready=/hang?id=asked")
+    with it.process as killed:
+        until(it.ids.exists, "its server was started, and does not say that it is ready")
+        killed.kill()
+    it.options = ()
+    it.process = it.start()
+    it.until_health("awake")
+    assert it.get("/echo?id=1")[0] == 200
+    code, said = it.end()
+    assert (code, "that another one has left" in said) == (0, True)
+    until(lambda: not leases(node), "its lease is given back")
+
+
 def test_one_that_does_not_start_is_said_to_and_leaves_nothing(
     node: RunningNode, tmp_path: Path
 ) -> None:
