@@ -18,6 +18,9 @@ TOOLS = (
     "a GPU for the session",
 )
 
+#: What keeps a model on a GPU. None of them was run for this table.
+SERVERS = ("jupyter gpushare serve", "vLLM", "llama.cpp", "Ollama", "SGLang", "GPUStack")
+
 K8S_EXTENDED = (
     "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/"
     "#extended-resources"
@@ -30,6 +33,19 @@ SPAWNER = "https://jupyterhub.readthedocs.io/en/stable/reference/api/spawner.htm
 KUBESPAWNER = "https://jupyterhub-kubespawner.readthedocs.io/en/latest/spawner.html"
 GENV_ENFORCEMENT = "https://github.com/run-ai/genv/blob/main/docs/source/usage/enforcement.rst"
 CULLER = "https://github.com/jupyterhub/jupyterhub-idle-culler#readme"
+VLLM = "https://docs.vllm.ai/en/latest/features/sleep_mode/"
+VLLM_SECURITY = "https://docs.vllm.ai/en/stable/usage/security/"
+LLAMA = "https://github.com/ggml-org/llama.cpp/tree/master/tools/server#sleeping-on-idle"
+LLAMA_ROUTER = "https://huggingface.co/blog/ggml-org/model-management-in-llamacpp"
+OLLAMA = "https://github.com/ollama/ollama/blob/main/docs/faq.mdx"
+SGLANG = "https://docs.sglang.io/advanced_features/sglang_for_rl.html"
+GPUSTACK = "https://github.com/gpustack/gpustack/issues/1429"
+GPUSTACK_SCALING = (
+    "https://docs.gpustack.ai/gpustack-operator/v0.11.2/docs/modules/model-deployment/scaling/"
+)
+GPUSTACK_KEYS = "https://docs.gpustack.ai/2.3/user-guide/api-key-management/"
+VLLM_HOSTS = "https://docs.vllm.ai/en/latest/serving/distributed_serving.html"
+SERVING_STORY = "test:tests/serve/test_serving.py"
 POLLING = "code:benchmarks/peers/workers/polling_worker.py"
 PROMISES = "test:tests/node/test_node_promises.py"
 
@@ -263,5 +279,89 @@ FEATURES = (
         ("not measured", "canhazgpu:docs/installation.md"),
         ("not a service", POLLING),
         ("not a service", KUBESPAWNER),
+    ),
+)
+
+SERVING = (
+    row(
+        "A model server sleeps when a neighbour needs the GPU",
+        (
+            "yes, once it is idle",
+            f"{SERVING_STORY}::test_a_server_sleeps_for_a_neighbour_and_wakes_for_a_request",
+            "test:tests/demo/test_demo_serve.py::test_a_server_and_two_notebooks_share_one_gpu",
+        ),
+        ("when somebody calls `/sleep`", VLLM),
+        ("after a time without requests, wanted or not; off by default", LLAMA),
+        ("after a time without requests, wanted or not; for another model of its own", OLLAMA),
+        ("when somebody calls `/release_memory_occupation`", SGLANG),
+        ("not documented; asked for in 2025", GPUSTACK),
+    ),
+    row(
+        "The next request wakes it",
+        (
+            "yes, through the queue for GPUs",
+            f"{SERVING_STORY}::test_a_server_sleeps_for_a_neighbour_and_wakes_for_a_request",
+        ),
+        ("no, `/wake_up` does", VLLM),
+        ("yes", LLAMA, LLAMA_ROUTER),
+        ("yes", OLLAMA),
+        ("no, `/resume_memory_occupation` does", SGLANG),
+        (
+            "not documented: people set its replicas, or a scaler, which keeps one",
+            GPUSTACK,
+            GPUSTACK_SCALING,
+        ),
+    ),
+    row(
+        "What stays of it meanwhile",
+        (
+            "its process, with the GPU's memory in the host's; or nothing, as its owner says",
+            "test:tests/keeper/test_succession.py"
+            "::test_a_successor_finds_the_program_awake_or_asleep",
+            "test:tests/keeper/test_keeper.py"
+            "::test_what_cannot_be_parked_is_ended_only_where_its_owner_allows_it",
+        ),
+        ("its process, with the weights in host memory, or without them", VLLM),
+        ("its process; the model is loaded from its file again", LLAMA),
+        ("its process; the model is loaded from its file again", OLLAMA),
+        (
+            "its process; the weights, where it was told to keep a copy",
+            "code:jupyter_gpushare/serve/adapters/sglang.py",
+        ),
+        ("nothing, at no replicas", GPUSTACK),
+    ),
+    row(
+        "It is checked that it wakes as what it was",
+        (
+            "yes, by a fixed prompt; else it is started anew",
+            f"{SERVING_STORY}"
+            "::test_one_that_sleeps_by_itself_wakes_as_what_it_was_or_is_started_anew",
+        ),
+        ("not documented", VLLM),
+        ("it is loaded anew", LLAMA),
+        ("it is loaded anew", OLLAMA),
+        ("not documented", SGLANG),
+        ("not documented", GPUSTACK),
+    ),
+    row(
+        "Who may use it",
+        (
+            "whoever has its token; groups find it",
+            "test:tests/node/test_servers.py::test_who_may_use_a_server_is_told_how_and_nobody_else",
+        ),
+        ("a key, for some of its routes", VLLM_SECURITY),
+        ("a key, if one is set", LLAMA),
+        ("whoever reaches it", OLLAMA),
+        ("not compared", SGLANG),
+        ("**better**: users with keys that end, each for some models", GPUSTACK_KEYS),
+    ),
+    row(
+        "Several hosts, and copies of one model",
+        ("no, one server on its host", "code:jupyter_gpushare/serve/serving.py"),
+        ("**better**: a model over many GPUs and hosts", VLLM_HOSTS),
+        ("not compared", LLAMA_ROUTER),
+        ("not documented", OLLAMA),
+        ("not compared", SGLANG),
+        ("**better**: places models on a cluster, and scales them", GPUSTACK_SCALING),
     ),
 )

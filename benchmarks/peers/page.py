@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from features import FEATURES, TOOLS
+from features import FEATURES, SERVERS, SERVING, TOOLS, Row
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -22,6 +22,7 @@ def make(data: dict[str, Any]) -> str:
     text = (HERE / "page.md").read_text("utf-8")
     machine = ", ".join(f"{name}: {value}" for name, value in data["machine"].items())
     peers = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
+    known: dict[str, int] = {}
     parts = {
         "machine": machine,
         "versions": peers,
@@ -35,7 +36,9 @@ def make(data: dict[str, Any]) -> str:
             ("a GPU is bound to", "wait p50", "wait p95", "all done after", "GPUs busy"),
             _sessions(data["sessions"]),
         ),
-        "features": _features(data),
+        "features": _features(TOOLS, FEATURES, known),
+        "serving": _features(SERVERS, SERVING, known),
+        "sources": _sources(known, data),
         "rush_crowd": str(data["rush"]["crowd"]),
         "startup": f"{data['rush']['startup_s']:g}",
         "hold": f"{data['rush']['hold_s']:g}",
@@ -165,17 +168,20 @@ def _sessions(sessions: dict[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
-def _features(data: dict[str, Any]) -> str:
-    known: dict[str, int] = {}
+def _features(tools: tuple[str, ...], features: tuple[Row, ...], known: dict[str, int]) -> str:
+    """A table; sources that it is the first to name are put into ``known``, with a number."""
     rows = []
-    for feature in FEATURES:
+    for feature in features:
         cells = []
         for cell in feature.cells:
             marks = [str(known.setdefault(source, len(known) + 1)) for source in cell.sources]
             cells.append(f"{cell.text} <sup>{', '.join(marks)}</sup>")
         rows.append((feature.feature, *cells))
-    sources = [f"{number}. {_source(source, data)}" for source, number in known.items()]
-    return _table(("", *TOOLS), rows) + "\n\n### Sources\n\n" + "\n".join(sources)
+    return _table(("", *tools), rows)
+
+
+def _sources(known: dict[str, int], data: dict[str, Any]) -> str:
+    return "\n".join(f"{number}. {_source(source, data)}" for source, number in known.items())
 
 
 def _source(source: str, data: dict[str, Any]) -> str:

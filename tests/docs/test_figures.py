@@ -95,12 +95,13 @@ def names_in(path: Path) -> set[str]:
 
 def test_each_cell_has_a_source_and_ours_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(PEERS))
-    from features import FEATURES, TOOLS
+    from features import FEATURES, SERVERS, SERVING, TOOLS
 
     data = json.loads((ROOT / "docs" / "comparison.json").read_text("utf-8"))
     assert len(FEATURES) > 12
-    for feature in FEATURES:
-        assert len(feature.cells) == len(TOOLS), feature.feature
+    tables = (*((one, TOOLS) for one in FEATURES), *((one, SERVERS) for one in SERVING))
+    for feature, tools in tables:
+        assert len(feature.cells) == len(tools), feature.feature
         for cell in feature.cells:
             assert cell.text, feature.feature
             assert cell.sources, f"{feature.feature}: {cell.text}"
