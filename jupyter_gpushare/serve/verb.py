@@ -92,7 +92,7 @@ class ServeApp(WithCommand):
     adapter: str | None = option(
         None,
         "What the server is: vllm, vllm-discard (loads its weights again), sglang, llama.cpp, "
-        "ollama, generic. Default: what its command looks like, or it answers like.",
+        "ollama, transformers, generic. Default: what its command looks like, or it answers like.",
     )
     ready: str | None = option(
         None,

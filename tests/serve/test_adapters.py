@@ -1,6 +1,6 @@
 """A server is put to sleep by the routes that it has for that, which callers cannot reach.
 
-The servers are doubles that know those routes: none of the real ones runs without a GPU.
+The servers are doubles that know those routes: a real one is hundreds of megabytes, or needs a GPU.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
-from support.modeldoubles import Double, Llama, Ollama, Sglang, Vllm, listening
+from support.modeldoubles import Double, Llama, Ollama, Sglang, Transformers, Vllm, listening
 
 from jupyter_gpushare.client.adapters.parkers.base import (
     ParkedDamaged,
@@ -35,6 +35,7 @@ DOUBLES = {
     "sglang": Sglang,
     "llama.cpp": Llama,
     "ollama": Ollama,
+    "transformers": Transformers,
 }
 
 
@@ -72,11 +73,11 @@ def test_it_sleeps_and_wakes_as_what_it_was(name: str) -> None:
         assert own.said == []
         assert slept in {
             *("POST /sleep?level=1", "POST /sleep?level=2", "POST /release_memory_occupation"),
-            *("GET /models", "GET /api/ps"),
+            *("GET /models", "GET /api/ps", "GET /v1/models"),
         }
         if isinstance(double, Ollama):
             assert sorted(double.running) == ["a", "b"]
-        if isinstance(double, Llama):
+        if isinstance(double, Llama | Transformers):
             assert double.stand == {"m": "loaded", "other": "unloaded"}
 
 
@@ -114,6 +115,14 @@ def test_what_fails_is_undone_and_said() -> None:
     assert own.is_parked
 
 
+def test_one_that_says_that_it_could_not_load_its_model_is_not_awake() -> None:
+    with sleeper("transformers", "stuck") as (own, _double):
+        own.park()
+        with pytest.raises(ResumeFailed, match="has not loaded m again"):
+            own.resume()
+        assert own.is_parked
+
+
 def test_one_that_cannot_be_woken_again_stays_parked() -> None:
     with sleeper("vllm", "stuck") as (own, double):
         wakes = double.answer
@@ -126,11 +135,11 @@ def test_one_that_cannot_be_woken_again_stays_parked() -> None:
 
 
 def test_nothing_is_loaded_only_to_be_asked() -> None:
-    for name in ("ollama", "llama.cpp"):
+    for name in ("ollama", "llama.cpp", "transformers"):
         with sleeper(name) as (own, double):
             if isinstance(double, Ollama):
                 double.running = []
-            elif isinstance(double, Llama):
+            elif isinstance(double, Llama | Transformers):
                 double.stand = {"m": "unloaded"}
             own.park()
             own.resume()
@@ -150,6 +159,9 @@ def test_nothing_is_loaded_only_to_be_asked() -> None:
         ("python3 -m sglang.launch_server --enable-memory-saver", "sglang", "weights-cpu-backup"),
         ("llama-server --models-dir models", "llama.cpp", ""),
         ("/opt/ollama serve", "ollama", ""),
+        ("transformers serve a/model", "transformers", ""),
+        ("transformers serve --continuous-batching", "transformers", "--continuous-batching"),
+        ("transformers chat", "generic", ""),
         ("llama-server -m a.gguf", "generic", ""),
         ("python serve.py --with vllm", "generic", ""),
     ],
@@ -164,7 +176,7 @@ def test_a_command_says_what_it_starts_and_what_it_lacks(
     assert bool(said) == bool(lacks)
 
 
-@pytest.mark.parametrize("double", [Vllm(), Sglang(), Llama(), Ollama(), Double()])
+@pytest.mark.parametrize("double", [Vllm(), Sglang(), Llama(), Ollama(), Transformers(), Double()])
 def test_an_answer_says_what_it_is(double: Double) -> None:
     with listening(double) as port:
         assert adapters.by_answers(Control(port)).name == getattr(double, "name", "generic")
@@ -193,12 +205,14 @@ class Theirs(Adapter):
 def test_an_adapter_is_a_short_file_that_says_how_it_was_tried() -> None:
     folder = Path(adapters.__path__[0])
     names = {module.name for module in pkgutil.iter_modules(adapters.__path__)} - {"base"}
-    assert names == {"vllm", "sglang", "llamacpp", "ollama"}
+    assert names == {"vllm", "sglang", "llamacpp", "ollama", "transformers"}
     for name in names:
         text = (folder / f"{name}.py").read_text()
         assert len(text.splitlines()) <= 100
-        assert "not run" in (ast.get_docstring(ast.parse(text)) or "")
-    assert all("read only" in adapters.named(name).tried for name in DOUBLES)
+        says = ast.get_docstring(ast.parse(text)) or ""
+        tried = [adapters.named(key).tried for key, made in adapters.OWN.items() if name in made]
+        assert ("not run" in says) == all(said.startswith("read only") for said in tried)
+        assert ("Run against" in says) == all(said.startswith("run against") for said in tried)
 
 
 # -- what callers may ------------------------------------------------------------------------------
@@ -230,6 +244,11 @@ def test_an_adapter_is_a_short_file_that_says_how_it_was_tried() -> None:
             "ollama",
             "POST /api/chat, POST /v1/chat/completions, GET /api/tags, GET /",
             "POST /api/pull, DELETE /api/delete, POST /api/create, POST /api/push, POST /api/tags",
+        ),
+        (
+            "transformers",
+            "POST /v1/completions, POST /v1/audio/transcriptions, GET /v1/models, GET /docs",
+            "POST /load_model, POST /reset, POST /reset/, POST /health",
         ),
         ("generic", "POST /sleep, GET /anything", ""),
     ],

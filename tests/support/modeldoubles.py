@@ -1,4 +1,4 @@
-"""Doubles of four model servers: their control routes, as their sources have them, and a mind.
+"""Doubles of model servers: their control routes, as their sources have them, and a mind.
 
 Each answers the same prompt in the same way as long as its weights are what they were. No GPU, no
 model: what is tested is which routes are called, in which order, and what is made of the answers.
@@ -120,6 +120,34 @@ class Llama(Double):
             case "POST", "/models/load":
                 self.stand[body["model"]] = "loading"
                 return WELL
+            case "POST", "/v1/completions":
+                assert self.stand[body["model"]] == "loaded", "the question would load it"
+        return super().answer(method, path, query, body)
+
+
+class Transformers(Double):
+    name = "transformers"
+
+    def __init__(self, *faults: str) -> None:
+        super().__init__(*faults)
+        self.stand = {"m": "loaded", "other": "unloaded"}
+
+    def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> Said:
+        match method, path:
+            case "GET", "/openapi.json":
+                return 200, {"paths": {"/load_model": {}, "/reset": {}}}
+            case "GET", "/v1/models":
+                data = [{"id": k, "status": {"value": v}} for k, v in self.stand.items()]
+                return 200, {"data": data}
+            case "POST", "/reset":
+                self.stand = dict.fromkeys(self.stand, "unloaded")
+                return WELL
+            case "POST", "/load_model":
+                ends = "error" if "stuck" in self.faults else "ready"
+                if ends == "ready":
+                    self.stand[body["model"]] = "loaded"
+                events = [{"status": status, "model": "m"} for status in ("loading", ends)]
+                return 200, "".join(f"data: {json.dumps(event)}\n\n" for event in events)
             case "POST", "/v1/completions":
                 assert self.stand[body["model"]] == "loaded", "the question would load it"
         return super().answer(method, path, query, body)

@@ -24,6 +24,7 @@ OWN: Final[Mapping[str, str]] = {
     "sglang": "sglang:Sglang",
     "llama.cpp": "llamacpp:LlamaRouter",
     "ollama": "ollama:Ollama",
+    "transformers": "transformers:Transformers",
     "generic": "base:Adapter",
 }
 

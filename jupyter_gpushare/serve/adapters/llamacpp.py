@@ -1,6 +1,6 @@
 """llama.cpp's router: the model's process is ended, and started by the next request.
 
-Read in the sources of October 2026 (tools/server/README.md, server.cpp): not run. A
+Run against the build b10434, on a CPU; read in the sources of October 2026, too (tools/server). A
 ``llama-server`` with a model of its own (``-m``, ``-hf``) cannot unload it; that is the driver's.
 """
 
@@ -19,7 +19,7 @@ class LlamaRouter(Unloads):
     """Nothing of a model stays; its file is in the page cache at best."""
 
     name = "llama.cpp"
-    tried = "read only: main of October 2026"
+    tried = "run against b10434"
     open = (
         *("/v1", "/completion", "/completions", "/chat/completions", "/responses", "/infill"),
         *("/embedding", "/embeddings", "/rerank", "/reranking", "/tokenize", "/detokenize"),

@@ -1,7 +1,8 @@
 """vLLM: sleep levels 1 (weights to host memory) and 2 (weights are loaded again).
 
 Read in the documentation of vLLM 0.33 (features/sleep_mode) and its sources
-(entrypoints/serve/dev): not run. It needs ``--enable-sleep-mode``, and its development routes, by
+(entrypoints/serve/dev): not run, since vLLM cannot sleep on a CPU. There 0.32 was served, ended and
+started again. It needs ``--enable-sleep-mode``, and its development routes, by
 VLLM_SERVER_DEV_MODE=1, which we set. Some of them run code: callers get only what is listed here.
 """
 
@@ -19,7 +20,7 @@ class Vllm(Adapter):
     """Level 1: its weights wait in host memory."""
 
     name = "vllm"
-    tried = "read only: 0.33"
+    tried = "read only: 0.33; served without its sleep: 0.32"
     sleeps = True
     copies = True
     level = 1
@@ -42,8 +43,10 @@ class Vllm(Adapter):
         return f"vLLM cannot sleep by itself without {_FLAG}: add it to the command."
 
     def answers(self, control: Control) -> bool:
+        if self.level != 1:
+            return False
         asleep = control.call("GET", "/is_sleeping")
-        return self.level == 1 and asleep.status == 200 and "is_sleeping" in asleep.text
+        return asleep.status == 200 and "is_sleeping" in asleep.text
 
     def sleep(self, control: Control) -> None:
         control.must("POST", f"/sleep?level={self.level}")
