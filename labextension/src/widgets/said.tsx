@@ -13,12 +13,22 @@ export function useWords(says: readonly Said[], between?: string): string {
   return useLook(now => wordsOf(says, { trans, units, now }, between));
 }
 
-/** The same, drawn by itself: what counts on draws nothing else anew. */
+/**
+ * The same, drawn by itself: what counts on draws nothing else anew. What is typed stands between
+ * backticks.
+ */
 export function Words(props: {
   says: readonly Said[];
   between?: string;
 }): JSX.Element {
-  return <>{capital(useWords(props.says, props.between))}</>;
+  const parts = capital(useWords(props.says, props.between)).split('`');
+  return (
+    <>
+      {parts.map((part, place) =>
+        place % 2 ? <code key={place}>{part}</code> : part
+      )}
+    </>
+  );
 }
 
 /** One fact in a line of its own. */
