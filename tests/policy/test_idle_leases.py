@@ -448,6 +448,23 @@ def test_what_comes_back_is_kept_free_though_it_is_more_than_was_promised() -> N
     assert world.phase("L3") == "held"
 
 
+def test_what_comes_back_leaves_what_another_task_of_the_same_person_named() -> None:
+    """Both are in one reservation, but in the GPU there must be room for both."""
+    world = lazy(max_tasks_per_gpu=3)
+    world.request("alice", 1, Request(1, 4 * GIB))
+    world.uses(1, 10 * GIB)
+    world.idle("L1")
+    world.plan("L1", 10 * GIB)
+    world.gives("L1", Rung.DRIVER, 10 * GIB)
+    world.uses(1, 0)
+    world.request("alice", 2, Request(1, 15 * GIB))
+    world.uses(2, 15 * GIB)
+    assert "Your own tasks hold" in why_waits(world.resume("L1"))
+    world.release("L2", "alice")
+    world.uses(2, 0)
+    assert world.phase("L1") == "held"
+
+
 def test_an_idle_first_notebook_is_asked_to_make_room_for_the_second() -> None:
     """And takes its turn again when the second is idle: neither has to be ended."""
     world = lazy(2, max_tasks_per_gpu=4, idle_timeout=0.3)

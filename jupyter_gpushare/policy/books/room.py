@@ -219,15 +219,17 @@ def comes_back(lease: Lease) -> int:
 def _large_enough(lease: Lease, room: GpuRoom, asked: int, config: PolicyConfig) -> GpuRoom:
     """The room, of no use if what comes back is more than ``asked`` and does not fit.
 
-    A process that its driver cannot restore for want of memory is lost.
+    A process that its driver cannot restore for want of memory is lost. What other tasks of the
+    environment named there is theirs.
     """
     need = comes_back(lease)
     if need <= asked:
         return room
     need += config.residue_margin
+    beside = 0 if lease.has_residue else room.named
     if lease.has_residue:
         need += held(room)
-    if min(need, max(comes_back(lease), room.capacity)) <= room.free + held(room):
+    if min(need, max(comes_back(lease), room.capacity)) + beside <= room.free + held(room):
         return room
     return replace(room, usable=False)
 
