@@ -206,7 +206,7 @@ class NodeManagerApp(JupyterApp):
         help="""Socket of the wall helper, by which the kernel lets the processes of a person open
         only the GPUs on which the person has a lease: /run/jupyter-gpushare-walls/walls.sock with
         the units of this package. Not set: no walls. While it is set and the helper does not
-        answer, nothing more is granted.""",
+        answer, nothing more is granted, and requests wait.""",
     ).tag(config=True)
     pool_listen = Unicode(
         f"0.0.0.0:{HOST_PORT}",

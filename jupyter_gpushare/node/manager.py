@@ -345,7 +345,8 @@ class Manager:
             try:
                 await self.walls.widen(self.state, state)
             except WallsDown as error:
-                state, outcomes = self._without_walls(batch, error)
+                if not self._is_broken:  # else nothing is granted in any case
+                    state, outcomes = self._without_walls(batch, error)
         now = self.clock.boot()
         durable = [
             event
@@ -423,10 +424,11 @@ class Manager:
     ) -> tuple[State, list[Outcome]]:
         """Decide the batch again with granting stopped: nobody could use what it granted."""
         self._without_wall = str(failure)
-        stop = cmd.SetGranting(self.clock.boot(), str(failure))
-        state, (stopped, first, *others) = self._decide(
-            self.state, [stop, *(pending.command for pending in batch)]
-        )
+        stop = cmd.SetGranting(self.clock.boot(), str(failure), may_wait=True)
+        again = [pending.command for pending in batch]
+        # The walls stood a moment ago, or the disk is back: granting does not go on yet.
+        again = [stop if isinstance(one, cmd.SetGranting) else one for one in again]
+        state, (stopped, first, *others) = self._decide(self.state, [stop, *again])
         events, effects = stopped.events + first.events, stopped.effects + first.effects
         return state, [replace(first, events=events, effects=effects), *others]
 
@@ -439,7 +441,7 @@ class Manager:
             self._trouble(_WALLED).came(str(error))
             if problem is None:
                 self._without_wall = str(error)
-                self.ask(cmd.SetGranting(now, str(error)), owner=NODE)
+                self.ask(cmd.SetGranting(now, str(error), may_wait=True), owner=NODE)
         else:
             self._trouble(_WALLED).is_over()
             if problem is not None and problem == self._without_wall:
@@ -650,6 +652,8 @@ class Manager:
         by_gpu = {str(reading.uuid): reading for reading in readings}
         left_out = self.inventory.left_out()
         self.readings = Readings(at, by_gpu, sensors=sensors, left_out=left_out)
+        if self.walls is not None:
+            self.walls.measured(self.state, readings)
         await self.submit(cmd.Observe(at, readings, self.clock.boot(), vitals))
         self._tell_measured()
 

@@ -47,7 +47,11 @@ def storm(
 
 STORMS = {
     "nothing is lost": storm(
-        *(9.0, 6.0, 8, lambda faults, saw: faults.total() > 20 and saw[Saw.GRANTED] > 3, "walls"),
+        *(9.0, 6.0, 8),
+        lambda faults, saw: (
+            faults.total() > 20 and faults["wall helper away"] > 0 and saw[Saw.GRANTED] > 3
+        ),
+        "walls",
         kernels=1,
         walled=True,
     ),

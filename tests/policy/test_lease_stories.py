@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from support.policy_moves import two_people_one_gpu
-from support.policy_world import BOOT, GIB, World, gpu, replayed
+from support.policy_world import BOOT, GIB, World, gpu, replayed, why_waits
 
 from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words.model import FlagKind, Quota, Request
+from jupyter_gpushare.policy.words.model import FlagKind, Quota, Request, Rung
 
 
 def test_a_stalled_holder_keeps_what_it_uses() -> None:
@@ -116,6 +116,26 @@ def test_a_full_disk_grants_nothing_and_takes_nothing() -> None:
     assert (world.phase("L1"), world.phase("L2")) == ("forgotten", "queued")
     world.run(cmd.SetGranting(world.at, None))
     assert world.phase("L2") == "held"
+
+
+def test_while_nothing_is_granted_who_may_wait_waits_where_the_request_can_be_kept() -> None:
+    """As while walls do not stand, but not on a full disk."""
+    world = World().start([gpu(0)], Quota(1, 24 * GIB))
+    world.request("alice", 1)
+    world.idle("L1")
+    world.gives("L1", Rung.RELEASE)
+    world.observe()
+    world.run(cmd.SetGranting(world.at, "No wall.", may_wait=True))
+    for asked in (world.request("bob", 2, wait=False), world.resume("L1", wait=False)):
+        assert asked.reason.value == "unavailable"
+        assert "No wall." in asked.message
+    for asked in (world.request("carol", 3), world.resume("L1")):
+        assert "No wall. This request keeps its place." in why_waits(asked)
+    assert "No wall. This request keeps its place." in world.why("L3")
+    world.run(cmd.SetGranting(world.at, "The disk is full."))
+    assert world.request("dan", 4).reason.value == "unavailable"
+    world.run(cmd.SetGranting(world.at, None))
+    assert (world.phase("L1"), world.phase("L3")) == ("parked", "held")
 
 
 def test_a_gpu_that_goes_away_is_lost_while_held_and_forgotten_when_free() -> None:

@@ -28,7 +28,7 @@ from jupyter_gpushare.policy.words.model import (
     Reserve,
     Rung,
 )
-from support.policy_walls import Walled
+from support.policy_walls import Walled, WallsFall
 from support.policy_world import (
     BOOT,
     GIB,
@@ -59,7 +59,7 @@ CONFIG = plain_config(
 )
 
 
-class Histories(RuleBasedStateMachine):
+class Histories(WallsFall, RuleBasedStateMachine):
     """People come, ask, use memory, squat, hang and die; the manager restarts."""
 
     @initialize(
@@ -455,6 +455,8 @@ class Histories(RuleBasedStateMachine):
         self.world.asked.clear()  # an ask that may have gone astray may be made again
         gpus = tuple(books.gpu for books in before.gpus.values())
         self.world.run(cmd.Start(self.world.at, BOOT, gpus))
+        if self.falls:
+            self.walls_fall(self.falls)
         self.world.measure_budgets()
         self.world.observe()
 

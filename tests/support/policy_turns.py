@@ -37,6 +37,7 @@ from jupyter_gpushare.policy.words.model import (
 from jupyter_gpushare.policy.words.promises import Expected, Promise
 from jupyter_gpushare.policy.words.recalls import Give, RecallPhase
 from jupyter_gpushare.policy.words.turns import Figures, ShareMode, TurnPhase
+from support.policy_walls import WallsFall
 from support.policy_world import BOOT, GIB, World, gpu, plain_config, process, replayed
 
 FOR_EVER = 1e12
@@ -313,7 +314,7 @@ def turn_world(config: PolicyConfig = CONFIG, gpus: int = 1, **users: Quota) -> 
     return made
 
 
-class TakingTurns(RuleBasedStateMachine):
+class TakingTurns(WallsFall, RuleBasedStateMachine):
     """One to three GPUs; tasks of several people on one or two of them."""
 
     config = dataclasses.replace(CONFIG, pin_turn_limit=PINNED)
@@ -526,6 +527,7 @@ class TakingTurns(RuleBasedStateMachine):
         if measured:
             self.world.observe()
 
+    @precondition(lambda self: not self.falls)
     @rule()
     def restart(self) -> None:
         before = self.world.state

@@ -9,11 +9,15 @@ from collections import Counter
 from collections.abc import Coroutine, Mapping
 from typing import Any, cast
 
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, precondition, rule
+
 from jupyter_gpushare.node.host import walls
 from jupyter_gpushare.policy.books import shares
 from jupyter_gpushare.policy.books.room import comes_back
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.recall import lifts
+from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import GpuUuid, LeasePhase
 
@@ -35,6 +39,8 @@ class Walled(walls.Walls):
         super().__init__("", config)
         self.stands = stands
         self.problem = None
+        #: Whether the helper is away: what stands stays as it is.
+        self.is_away = False
         #: The state that people were told of, the one that is next, and the last one of all.
         self.told = self.next = self.last = State()
 
@@ -44,6 +50,7 @@ class Walled(walls.Walls):
             another = Walled(self._config, self.stands)
             is_old = before.reservations != self.last.reservations
             another.last = State() if is_old else before
+            another.is_away = self.is_away
             return another.moves(another.last, after)
         self.last = after
         for name in {name for name, _gpu in after.reservations}:
@@ -52,6 +59,9 @@ class Walled(walls.Walls):
                 self._came.add((name, _group(name)))
                 self._exact = None
         self.told, self.next = before, after
+        if self.is_away:
+            self.has_all(after)
+            return self
         _done(self.widen(before, after))
         if dies:
             another = Walled(self._config, self.stands)
@@ -68,6 +78,10 @@ class Walled(walls.Walls):
         return self
 
     async def _ask(self, what: Mapping[str, Any]) -> dict[str, Any]:
+        if self.is_away:
+            down = self._down("the helper is away")
+            self._again_at = 0.0  # a test waits for nothing
+            raise down
         self._stream = cast(Any, (_Line(), _Line()))
         if what["do"] == "hello":
             told = {group: wall for group, wall in self.stands.items() if wall[0]}
@@ -120,6 +134,30 @@ class Walled(walls.Walls):
             if not gpu.shares:
                 most = sum(self.wall(name, uuid)[1] for name in needs) + _taken(state, uuid)
                 assert most <= max(gpu.gpu.memory, needs.total() + _taken(state, uuid))
+
+
+class WallsFall:
+    """A part of a machine of random histories: walls do not stand for some of its steps."""
+
+    world: Any
+    falls = 0
+
+    @precondition(lambda self: not self.falls)
+    @rule(steps=st.integers(1, 6))
+    def walls_fall(self, steps: int) -> None:
+        """As the node manager does where the helper is away."""
+        self.falls = steps
+        self.world.walled.is_away = True
+        self.world.run(cmd.SetGranting(self.world.at, "They do not stand.", may_wait=True))
+        self.world.observe()
+
+    @precondition(lambda self: self.falls)
+    @invariant()
+    def walls_stand_again(self) -> None:
+        self.falls -= 1
+        if not self.falls:
+            self.world.walled.is_away = False
+            self.world.run(cmd.SetGranting(self.world.at, None))
 
 
 def _group(name: str) -> str:

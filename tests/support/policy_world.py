@@ -254,6 +254,7 @@ class World:
                 self.within_budget(after, event)
             earlier, after = after, core.evolve(after, event)
             if isinstance(event, ev.LeaseGranted):
+                assert after.problem is None, "granting was stopped"
                 self.within_capacity(earlier, after, event)
                 self.covers_what_was_named(after, event)
                 self.really_free(earlier, after, event)
@@ -540,11 +541,13 @@ class World:
         """Who waits only because others are lifted waits for a bounded time.
 
         What the node manager does about it it does when it measures, so the bound counts from
-        one measurement to another, and two of them are needed on the way.
+        one measurement to another, and two of them are needed on the way. While nothing is granted
+        nobody would have more of it.
         """
         state, config = self.state, self.config
         urgent = state.queue.first_urgent()
         line = [i.lease for i in state.queue.service_order() if i.left is None]
+        line = line if state.problem is None else []
         gap, self.looked_at = self.at - self.looked_at, self.at
         waits: dict[LeaseId, tuple[float, float]] = {}
         for name in line[:1] if urgent else line[: plan.HELPED]:

@@ -200,6 +200,26 @@ def walled_host(
         shutil.rmtree(directory)
 
 
+#: The GPUs of :func:`two_gpus`.
+FIRST, SECOND = "GPU-first", "GPU-second"
+
+
+@contextmanager
+def two_gpus(world: NvmlWorld) -> Iterator[WalledHost]:
+    """A host with two GPUs of the driver's double."""
+    for gpu in (FIRST, SECOND):
+        world.add_gpu(gpu=gpu, reserved=0)
+    with walled_host((FIRST, SECOND), world.environ()) as host:
+        yield host
+
+
+@pytest.fixture
+def host(nvml_world: NvmlWorld) -> Iterator[WalledHost]:
+    """The same, for a test."""
+    with two_gpus(nvml_world) as host:
+        yield host
+
+
 @contextmanager
 def walled_node(host: WalledHost, world: NvmlWorld, config: str = "") -> Iterator[RunningNode]:
     """A node manager that reads NVML, and has this host's walls."""

@@ -13,12 +13,11 @@ import pytest
 from support.node import until
 from support.nvml import NvmlWorld
 from support.nvml_fixtures import nvml_stub, nvml_world
-from support.walls import WalledHost, needs_walls, walled_host
+from support.walls import FIRST, SECOND, WalledHost, needs_walls, two_gpus
 
 __all__ = ["nvml_stub", "nvml_world"]
 
 ANN, BOB = 60001, 60002
-FIRST, SECOND = "GPU-first", "GPU-second"
 GIB = 2**30
 
 pytestmark = needs_walls
@@ -35,9 +34,7 @@ def files(tmp_path: Path) -> Path:
 @pytest.fixture
 def host(files: Path, nvml_world: NvmlWorld) -> Iterator[WalledHost]:
     """The driver limits the memory of the second one."""
-    for gpu in (FIRST, SECOND):
-        nvml_world.add_gpu(gpu=gpu, reserved=0)
-    with walled_host((FIRST, SECOND), nvml_world.environ()) as host:
+    with two_gpus(nvml_world) as host:
         host.kill()
         for uid in (ANN, BOB):
             (files / host.group(uid)).mkdir(parents=True)
@@ -93,6 +90,15 @@ def test_no_limit_is_below_what_is_used_here_or_above_what_others_of_the_person_
     assert limits(host, files, BOB) == of_first(2 * GIB, 2 * GIB)
     uses(host, files, ANN, GIB)
     until(lambda: limits(host, files, BOB) == of_first(4 * GIB, 4 * GIB), "more is free")
+
+
+def test_a_limit_that_the_kernel_did_not_take_is_written_again(
+    host: WalledHost, files: Path
+) -> None:
+    """It takes none below what is used by then. Here what is written first becomes nonsense."""
+    (files / host.group(ANN) / "dmem.max").write_text("nonsense ")
+    host.set(ANN, FIRST, soft=4 * GIB, hard=5 * GIB)
+    until(lambda: limits(host, files, ANN)[1].get(_region(0)) == str(5 * GIB), "it was taken")
 
 
 def test_those_above_share_the_controller_out(host: WalledHost, files: Path) -> None:

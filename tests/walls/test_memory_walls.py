@@ -5,33 +5,22 @@ The driver is a double behind the real pynvml, as a driver 615 was not to be had
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from support.node import RemoteError, until
+from support.node import Puppet, RemoteError, until
 from support.nvml import Nvml, NvmlWorld
 from support.nvml_fixtures import nvml_stub, nvml_world
-from support.walls import WalledHost, needs_walls, walled_host, walled_node
+from support.walls import FIRST, SECOND, WalledHost, host, needs_walls, walled_host, walled_node
 
 from jupyter_gpushare.protocol.messages import Method
 
-__all__ = ["nvml_stub", "nvml_world"]
+__all__ = ["host", "nvml_stub", "nvml_world"]
 
 ANN, BOB = 60001, 60002
-FIRST, SECOND = "GPU-first", "GPU-second"
 GIB, MIB = 2**30, 2**20
 CLOSED, FREE = (0, 1), (0, 2**64 - 1)
 SET = "nvmlDeviceSetMemoryLimits_v1"
 
 pytestmark = needs_walls
-
-
-@pytest.fixture
-def host(nvml_world: NvmlWorld) -> Iterator[WalledHost]:
-    for gpu in (FIRST, SECOND):
-        nvml_world.add_gpu(gpu=gpu, reserved=0)
-    with walled_host((FIRST, SECOND), nvml_world.environ()) as host:
-        yield host
 
 
 def limits(host: WalledHost, world: NvmlWorld, uid: int) -> dict[str, tuple[int, int]]:
@@ -87,7 +76,7 @@ def test_a_lease_has_its_memory_and_no_more(host: WalledHost, nvml_world: NvmlWo
         nvml_world.fail(SECOND, SET, Nvml.NO_PERMISSION)
         for _ in range(2):
             with pytest.raises(RemoteError, match="limits no memory"):
-                client.request(gpus=1, memory=4 * GIB)
+                client.request(gpus=1, memory=4 * GIB, wait=False)
             told = node.status()["node"]
             assert "limits no memory" in told["problem"], "granting does not go on by itself"
             assert told["walls"]["stand"] is False
@@ -141,3 +130,28 @@ def test_a_person_with_two_groups_has_the_memory_of_a_lease_where_its_processes_
         clients[0].call(Method.ATTACH, lease=second["lease"], secret=second["secret"])
         half = (GIB, 2 * GIB + 512 * MIB)
         until(lambda: both() == [half, half], "a process of each holds it")
+
+
+def test_root_is_named_while_it_has_a_gpu_behind_no_wall(
+    host: WalledHost, nvml_world: NvmlWorld
+) -> None:
+    with (
+        walled_node(host, nvml_world) as node,
+        host.walled(ANN, 0) as sudo,
+        Puppet(0) as shell,
+    ):
+
+        def outside() -> list[str]:
+            named: list[str] = node.status()["node"]["walls"]["outside"]
+            return named
+
+        clients = [one.client(node.socket) for one in (sudo, shell)]
+        clients[0].request(gpus=1, memory=GIB)
+        lease = clients[1].request(gpus=1, memory=GIB)
+        until(lambda: outside() == ["root"], "its lease is seen")
+        clients[1].call(Method.RELEASE, lease=lease["lease"])
+        until(lambda: outside() == [], "sudo's is behind a wall")
+        nvml_world.add_process(SECOND, shell.pid, GIB)
+        until(lambda: outside() == ["root"], "it is measured")
+        nvml_world.remove_process(SECOND, shell.pid)
+        until(lambda: outside() == [], "it is gone")

@@ -6,32 +6,20 @@ driver. So one that may be opened is told to be no device, and one that may not,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
 from support.node import until
 from support.nvml import NvmlWorld
 from support.nvml_fixtures import nvml_stub, nvml_world
-from support.walls import WalledHost, needs_walls, walled_host, walled_node
+from support.walls import FIRST, SECOND, WalledHost, host, needs_walls, walled_node
 
 from jupyter_gpushare.protocol.messages import Method
 
-__all__ = ["nvml_stub", "nvml_world"]
+__all__ = ["host", "nvml_stub", "nvml_world"]
 
 ANN = 60001
-FIRST, SECOND = "GPU-first", "GPU-second"
 MAY, MAY_NOT = "No such device or address", "Operation not permitted"
 GIB = 2**30
 
 pytestmark = needs_walls
-
-
-@pytest.fixture
-def host(nvml_world: NvmlWorld) -> Iterator[WalledHost]:
-    for gpu in (FIRST, SECOND):
-        nvml_world.add_gpu(gpu=gpu, reserved=0)
-    with walled_host((FIRST, SECOND), nvml_world.environ()) as host:
-        yield host
 
 
 class Instance:

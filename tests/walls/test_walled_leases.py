@@ -13,7 +13,7 @@ from support.walls import WalledHost, needs_walls, walled_host
 
 from jupyter_gpushare.node.inventory.simulated import parse_spec
 from jupyter_gpushare.protocol import names
-from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.messages import Method, Notice
 from jupyter_gpushare.walls import helper
 
 ANN, BOB = 60001, 60002
@@ -86,18 +86,19 @@ def test_people_read_how_the_walls_stand(host: WalledHost, node: RunningNode, an
     assert host.gpus_of(ANN) == [0, 1]
 
 
-def test_without_the_helper_nothing_is_granted_and_what_is_held_stays_open(
+def test_without_the_helper_who_may_wait_waits_and_what_is_held_stays_open(
     host: WalledHost, node: RunningNode, ann: Puppet
 ) -> None:
     client = ann.client(node.socket)
     client.request(gpus=1)
     host.kill()
     with pytest.raises(RemoteError, match="walls do not stand"):
-        client.request(gpus=1, memory=2**30)
+        client.request(gpus=1, memory=2**30, wait=False)
+    asked = client.ask(gpus=2)
+    assert "walls do not stand" in client.wait_notice(Notice.QUEUED)["message"]
     assert len(host.gpus_of(ANN)) == 1
     host.start()
-    until(lambda: node.status()["node"]["problem"] is None, "granting goes on")
-    client.request(gpus=2)
+    assert len(client.wait(asked)["gpus"]) == 2
     assert host.gpus_of(ANN) == [0, 1]
 
 

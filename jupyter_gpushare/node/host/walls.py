@@ -19,9 +19,12 @@ the GPU, and the helper takes what is used in the others off.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fnmatch
 import json
 import operator
+import os
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -29,16 +32,27 @@ from typing import Any, Final
 from ...policy.books.room import comes_back
 from ...policy.books.state import ReservationKey, State
 from ...policy.words.config import PolicyConfig
-from ...policy.words.model import EnvironmentName, GpuUuid, LeaseId, ProcessId
+from ...policy.words.model import (
+    EnvironmentName,
+    GpuReading,
+    GpuUuid,
+    LeaseId,
+    LeasePhase,
+    ProcessId,
+)
 from ...protocol import documents as doc
 from .processes import control_groups
 
-#: Seconds for the helper's answer. Meanwhile nothing is decided, so one that failed is left alone.
+#: Seconds for the helper's answer. Meanwhile nothing is decided, so one that failed is left alone,
+#: and then asked what takes it no time.
 _PATIENCE: Final = 5.0
 _LEFT_ALONE: Final = 5.0
+_AGAIN: Final = 1.0
+#: Seconds until it is asked again which groups are gone, where somebody has several.
+_LOOK_AGAIN: Final = 10.0
 #: Bytes of its longest answer: some hundred for each group.
 _LONGEST: Final = 2**26
-#: No wall is between root and anybody, so nothing is said of it. Who uses sudo has it beside them.
+#: No wall is between root and anybody, so that is not said. Who uses sudo has it beside them.
 _ROOT: Final = EnvironmentName("root")
 
 #: Whose a group is, and the GPUs that it may open: bytes protected there, and the most.
@@ -189,7 +203,7 @@ class Walls:
         self._anew: set[str] = set()
         # What the walls are made of, where they are exactly as that needs.
         self._exact: tuple[object, ...] | None = None
-        self._again_at = 0.0
+        self._again_at = self._greeted_at = 0.0
         #: Why the walls do not stand as they are to; ``None``: they do, as the kernel confirmed.
         self.problem: str | None = "The wall helper was not asked yet."
 
@@ -201,7 +215,7 @@ class Walls:
             "level": self._level,
             "groups": len(self._stand),
             "shared": sorted(list(map(str, names)) for names in people if len(names) > 1),
-            "outside": sorted(self._outside - {_ROOT}),
+            "outside": sorted(self._outside),
             "several": sorted(self._several() - {_ROOT}),
         }
 
@@ -210,6 +224,19 @@ class Walls:
         if (path := control_groups(pid).get("0")) is not None:
             self._came.add((environment, path))
             self._exact = None
+
+    def measured(self, state: State, readings: Iterable[GpuReading]) -> None:
+        """Note whether root has a lease, or uses a GPU without one, where no wall is."""
+        held = [lease for lease in state.leases.values() if lease.phase is LeasePhase.HELD]
+        holders = {one.pid: lease.environment for lease in held for one in lease.members}
+        roots = {pid for pid, name in holders.items() if name == _ROOT}
+        for one in (process for reading in readings for process in reading.processes):
+            line = [process.pid for process in one.lineage]
+            if line and not one.system and holders.keys().isdisjoint(line) and _is_roots(line[0]):
+                roots.add(line[0])
+        paths = [path for pid in roots if (path := control_groups(pid).get("0")) is not None]
+        is_outside = any(group_of(path, self._patterns) is None for path in paths)
+        (self._outside.add if is_outside else self._outside.discard)(_ROOT)
 
     async def widen(self, before: State, after: State) -> None:
         """Open what each of these states needs open. Raises :class:`WallsDown`."""
@@ -226,12 +253,14 @@ class Walls:
         members = self._members(states)
         last = states[-1]
         of = (last.reservations, last.gpus, last.leases, last.rebuild)
-        exact = self._exact
+        is_due = time.monotonic() >= self._greeted_at + _LOOK_AGAIN and bool(self._several())
+        exact = None if is_due else self._exact
         if exact is not None and exact[-1] == members and all(map(operator.is_, of, exact)):
             return
-        if self._stream is None:
-            if self.problem is not None and asyncio.get_running_loop().time() < self._again_at:
-                raise WallsDown(self.problem)
+        is_new = self._stream is None
+        if is_new and self.problem is not None and time.monotonic() < self._again_at:
+            raise WallsDown(self.problem)
+        if is_new or is_due:
             await self._greet()
         self._place_all()
         held = self._held(states, members)
@@ -289,6 +318,9 @@ class Walls:
             raise self._down("they are off. `jupyter gpushare walls on` puts them up again")
         self._patterns = told["patterns"]
         self._level = told["level"]
+        self._greeted_at = time.monotonic()
+        for group in self._stand.keys() - told["walls"].keys():  # gone, or it is met again
+            self._whose.pop(group, None)
         self._stand = {group: (names, gpus) for group, (names, gpus) in told["walls"].items()}
         for group, (names, _gpus) in self._stand.items():
             if names:
@@ -299,15 +331,17 @@ class Walls:
         for environment, path in self._came:
             group = group_of(path, self._patterns)
             if group is None:
-                self._outside.add(environment)
+                if environment != _ROOT:
+                    self._outside.add(environment)
                 continue
             self._whose.setdefault(group, set()).add(environment)
             self._anew.add(group)
         self._came.clear()
 
     async def _ask(self, what: Mapping[str, Any]) -> dict[str, Any]:
+        looks = self.problem is not None and what["do"] == "hello"
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_AGAIN if looks else _PATIENCE):
                 if self._stream is None:
                     self._stream = await asyncio.open_unix_connection(self._place, limit=_LONGEST)
                 reader, writer = self._stream
@@ -323,7 +357,7 @@ class Walls:
     def _down(self, why: str) -> WallsDown:
         self.close()
         self._exact = None
-        self._again_at = asyncio.get_running_loop().time() + _LEFT_ALONE
+        self._again_at = time.monotonic() + _LEFT_ALONE
         self.problem = f"The walls do not stand: {why.strip().removesuffix('.')}."
         return WallsDown(self.problem)
 
@@ -332,6 +366,12 @@ class Walls:
         if self._stream is not None:
             self._stream[1].close()
         self._stream = None
+
+
+def _is_roots(pid: int) -> bool:
+    with contextlib.suppress(OSError):  # it has ended
+        return os.stat(f"/proc/{pid}").st_uid == 0
+    return False
 
 
 def _wider(wall: Wall, stands: Wall | None) -> Wall:

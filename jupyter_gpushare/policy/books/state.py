@@ -370,8 +370,9 @@ class Rebuild:
 class State:
     """The whole state of a node. An ended lease is kept only while one of its claims drains.
 
-    While ``problem`` is set nothing is granted. ``takers`` are the tasks that can take turns, and
-    ``turns`` those that have to. The driver's lock takes ``lock_took`` seconds here.
+    While ``problem`` is set nothing is granted; who asks is refused, unless it ``may_wait``.
+    ``takers`` are the tasks that can take turns, and ``turns`` those that have to. The driver's
+    lock takes ``lock_took`` seconds here.
     """
 
     #: The last start of the node manager, which did not see what the GPUs did before, and the
@@ -396,6 +397,7 @@ class State:
     accounts: Map[EnvironmentName, Account] = Map()
     budgets: Map[EnvironmentName, Budget] = Map()
     problem: str | None = None
+    may_wait: bool = False
     #: Not ``None`` while leases are presented again; nothing is granted then.
     rebuild: Rebuild | None = None
     #: Processes whose leases could not be given back to them: the audit does not act against them.

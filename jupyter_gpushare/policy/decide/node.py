@@ -212,8 +212,8 @@ def _end_waits(draft: Draft) -> None:
 
 @decides(cmd.SetGranting)
 def _set_granting(draft: Draft, command: cmd.SetGranting) -> Decision:
-    if command.problem != draft.state.problem:
-        draft.emit(ev.ProblemChanged(draft.at, None, command.problem))
+    if (command.problem, command.may_wait) != (draft.state.problem, draft.state.may_wait):
+        draft.emit(ev.ProblemChanged(draft.at, None, command.problem, command.may_wait))
         serve(draft)
     return Done()
 

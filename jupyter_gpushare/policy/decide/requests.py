@@ -147,7 +147,7 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
         return never
     if request.memory is not None and sum(request.parts or ()) > request.memory:
         return Refuse(RefusalReason.BAD_REQUEST, texts.parts_text(request))
-    if state.problem is not None:
+    if state.problem is not None and not (command.wait and state.may_wait):
         return unavailable(state.problem)
     limit = draft.config.max_waiting_per_environment
     if state.queue.in_environment(command.environment) >= limit:
@@ -243,6 +243,8 @@ def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
     """
     item = draft.state.queue.waiting[name]
     lease = draft.state.leases[name]
+    if draft.state.problem is not None:
+        return Wait(name, texts.stopped_text(draft.state.problem))
     if draft.state.rebuild is not None:
         return Wait(name, texts.REBUILDING)
     if item.left is not None:
@@ -300,7 +302,7 @@ def resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
     never = _never(state, quota, lease.request)
     if never is not None:
         return never
-    if state.problem is not None:
+    if state.problem is not None and not (wait and state.may_wait):
         return unavailable(state.problem)
     if not wait:
         if is_held_up(state, lease):

@@ -72,8 +72,11 @@ def _ways(
 
 
 def settle_sharing(draft: Draft) -> None:
-    """Settle the memory and the turns of tasks that share a GPU by turns."""
-    if draft.state.regions:
+    """Settle the memory and the turns of tasks that share a GPU by turns.
+
+    While nothing is granted nobody's memory grows either: its wall could not.
+    """
+    if draft.state.regions and draft.state.problem is None:
         draft.emit(*arranging.bounds(draft.state, draft.config, draft.at))
         draft.emit(*arranging.settle(draft.state, draft.config, draft.at))
     while (event := order.next_event(draft.state, draft.config, draft.at)) is not None:

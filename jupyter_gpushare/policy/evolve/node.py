@@ -43,7 +43,7 @@ def _gpu_removed(state: State, event: ev.GpuRemoved) -> State:
 @evolves(ev.ProblemChanged)
 def _problem_changed(state: State, event: ev.ProblemChanged) -> State:
     if event.gpu is None:
-        return replace(state, problem=event.problem)
+        return replace(state, problem=event.problem, may_wait=event.may_wait)
     return put_books(state, replace(books_of(state, event.gpu), problem=event.problem))
 
 

@@ -440,9 +440,13 @@ class MeasureBudgets(Command):
 
 @dataclass(frozen=True, slots=True)
 class SetGranting(Command):
-    """Stop granting (``problem`` says why), or go on (``None``); leases are kept either way."""
+    """Stop granting (``problem`` says why), or go on (``None``); leases are kept either way.
+
+    ``may_wait``: who asks meanwhile waits, if it may.
+    """
 
     problem: str | None = None
+    may_wait: bool = False
 
 
 @dataclass(frozen=True, slots=True)

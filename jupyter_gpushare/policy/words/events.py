@@ -181,11 +181,13 @@ class GpuRemoved(OfGpu):
 class ProblemChanged(Event):
     """A GPU takes no new leases while ``problem`` says why; ``None``: it works again.
 
-    ``gpu`` is ``None`` for the whole node, which grants nothing meanwhile.
+    ``gpu`` is ``None`` for the whole node, which grants nothing meanwhile. Then, where it
+    ``may_wait``, who asks waits; otherwise it is refused.
     """
 
     gpu: GpuUuid | None
     problem: str | None
+    may_wait: bool = since(3, False)
 
 
 @recorded(

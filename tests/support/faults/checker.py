@@ -41,7 +41,7 @@ class Property(Enum):
     LOCKED = "a task stays locked"
     STOP = "a program is stopped that did not say how, or loses what it saved"
     CACHE = "a task within its limit is asked for its cache"
-    WALL = "a wall is narrower than a lease, or gives more than there is"
+    WALL = "a wall is narrower than a lease, gives more than there is, or refuses who may wait"
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,8 +512,12 @@ def _double(of: _History) -> Iterator[str]:
 def _walls(of: _History) -> Iterator[str]:
     """At each instant: what is protected covers all leases, and the most is no more than there is.
 
-    A wall stands from when the helper was told of it.
+    A wall stands from when the helper was told of it. Who asks while none can be changed waits: all
+    may.
     """
+    for _client, line in of.lines(Saw.REFUSED, Saw.GAVE_UP):
+        if "walls do not stand" in (why := line.data.get("why", "")):
+            yield f"{line.who} was refused at {line.t1:.3f}: {why}"
     stands = []
     ends = [*(at for at, _gpus in of.walls[1:]), math.inf]
     for (at, gpus), until in zip(of.walls, ends, strict=True) if of.walls else ():

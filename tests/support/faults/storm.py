@@ -107,7 +107,8 @@ c.Policy.quantum = 2.0
 COPIES = 8 * GIB  # a second
 #: How close the clock comes to the edge of a quantum.
 EDGE = 0.05
-HANG = 1.5  # seconds for which the driver hangs at most
+HANG = 1.5  # seconds for which the driver, or the wall helper, hangs at most
+AWAY = 4.0  # seconds for which the wall helper is away at most
 SILENCE = 10.0  # seconds without an answer that nothing explains
 MONTH = 30 * 86400.0
 AT_MOST = 60.0  # seconds for which it goes on until enough has happened
@@ -594,6 +595,20 @@ class Storm:
         self._number += 1
         heapq.heappush(self._later, (boot() + seconds, self._number, do))
 
+    def _send_walls_away(self) -> bool:
+        walls = self.walls
+        if walls is None or not walls.leave():
+            return False
+        self._after(self.rng.uniform(0.1, AWAY), walls.come_back)
+        return True
+
+    def _hang_walls(self) -> bool:
+        walls = self.walls
+        if walls is None or not walls.hang():
+            return False
+        self._after(self.rng.uniform(0.1, HANG), walls.go_on)
+        return True
+
     def _kill_client(self) -> bool:
         player = self._some(holds=self.rng.random() < 0.7)
         if player is not None:
@@ -947,6 +962,8 @@ _OF_HOSTS: _Menu = {
 }
 _OF_WALLS: _Menu = {
     "wall helper started again": (1.0, lambda storm: storm.walls is not None and storm.walls.cut()),
+    "wall helper away": (0.5, Storm._send_walls_away),
+    "wall helper hangs": (0.3, Storm._hang_walls),
 }
 #: That tasks which take turns can have by themselves. In a hand-over one was asked for its turn,
 #: and has not given it back.

@@ -21,6 +21,8 @@ class WallHelper:
     def __init__(self, directory: Path) -> None:
         self.log = Log(directory / "walls.log")
         self.place = directory / "walls.sock"
+        self._left = directory / "walls.away"
+        self._may_answer = threading.Lock()
         self._walls: dict[str, Any] = {}
         self._line: socket.socket | None = None
         self._listener = socket.socket(socket.AF_UNIX)
@@ -35,7 +37,9 @@ class WallHelper:
                 self._line, _ = self._listener.accept()
                 with contextlib.suppress(OSError), self._line as line, line.makefile() as asked:
                     for one in asked:
-                        line.sendall(json.dumps(self._answer(json.loads(one))).encode() + b"\n")
+                        with self._may_answer:
+                            told = self._answer(json.loads(one))
+                        line.sendall(json.dumps(told).encode() + b"\n")
 
     def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
         if asked["do"] == "set":
@@ -53,6 +57,23 @@ class WallHelper:
         with contextlib.suppress(OSError):
             line.shutdown(socket.SHUT_RDWR)
         return True
+
+    def leave(self) -> bool:
+        """Nobody listens until it is back; whether there was anybody to hear of it."""
+        if self._left.exists() or not self.cut():
+            return False
+        self.place.rename(self._left)
+        return True
+
+    def come_back(self) -> None:
+        self._left.rename(self.place)
+
+    def hang(self) -> bool:
+        """It answers nothing until it goes on; whether it did not hang already."""
+        return self._may_answer.acquire(blocking=False)
+
+    def go_on(self) -> None:
+        self._may_answer.release()
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)

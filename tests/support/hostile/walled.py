@@ -86,7 +86,7 @@ def play(
         working = [start("scripts", uid, patience, COUNT=str(each)) for uid in honest]
         while any(one.poll() is None for one in working):
             held()
-            time.sleep(0.1)
+            time.sleep(0.1)  # between two looks: to look takes processor time from those
         ends = Counter[str]()
         for one in working:
             ends.update(scene.result(one, WITHIN))
