@@ -43,11 +43,12 @@ class Noted:
 class Record:
     """The file of one keeper. Raises :class:`GpuShareError` where another keeper has it."""
 
-    def __init__(self, environ: Mapping[str, str], name: str) -> None:
+    def __init__(self, environ: Mapping[str, str], name: str, what: str = "") -> None:
+        """``what`` is kept, in words for people."""
         self._path = _place(environ, name)
         lock = lock_file(f"{self._path}.lock")
         if lock is None:
-            raise GpuShareError(f"Another process keeps {name} already.")
+            raise GpuShareError(f"Another process keeps {what or name} already.")
         self._lock = lock
 
     def read(self) -> Noted | None:

@@ -93,7 +93,7 @@ class Serving:
         if lacks and wanted.adapter is not None:
             raise GpuShareError(lacks)
         self._token = Token.at(folder / f"{wanted.port}.token") if wanted.token else None
-        self._record = Record(environ, f"serve-{wanted.port}")
+        self._record = Record(environ, f"serve-{wanted.port}", f"the server at port {wanted.port}")
         self._noted = self._record.read()
         self._control = self._place()
         if lacks:
@@ -195,6 +195,8 @@ class Serving:
     def _close(self) -> int:
         started = self._tree.started
         code = None if started is None else started.helper.poll()
+        if code is not None:
+            self._say(f"The server has ended by itself, with exit code {code}.")
         self._tree.stop()
         self._record.close()
         self._holding.close()
@@ -352,9 +354,10 @@ class Serving:
         )
 
     def _words(self) -> str:
+        name = self._model or self._wanted.request["task"]["name"]
         own = f"by itself ({self._adapter.name}), " if self._can_sleep else ""
         return (
-            f"{self._model or 'A server'} is at {self.address}: see `{COMMAND} servers`. "
+            f"{name} is at {self.address}: see `{COMMAND} servers`. "
             f"It sleeps {own}after {self._wanted.idle:g} s without a request if somebody waits "
             "for its GPU."
         )

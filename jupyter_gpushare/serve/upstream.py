@@ -140,7 +140,7 @@ def wait_until_ready(
         try:
             answer = control.call("GET", path, patience=min(_HEALTH, within))
         except ControlFailed as error:
-            said = str(error)
+            said = f"{error}."
         else:
             # One that has no such page is taken at its word that it listens.
             if answer.status < 500:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import shutil
@@ -159,6 +160,9 @@ class ServeApp(WithCommand):
             reason = getattr(error, "reason", None)
             raise Refused(str(error), reason.value if reason else "failed") from error
         except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                words = f"Port {self.port} of {self.host} is taken: choose another with --port."
+                raise Refused(words) from error
             raise Refused(f"{self.host}:{self.port}: {error.strerror or error}") from error
 
 

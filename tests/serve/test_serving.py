@@ -174,6 +174,7 @@ def test_a_server_that_ends_ends_its_proxy_with_its_exit_code(
         os.kill(pid, signal.SIGKILL)
         _out, said = it.process.communicate(timeout=60)
         assert it.process.returncode == 128 + signal.SIGKILL, said
+        assert "has ended by itself, with exit code 137." in said
     until(lambda: not leases(node), "its lease is given back")
 
 
@@ -193,7 +194,7 @@ def test_a_successor_goes_on_with_the_server_of_a_killed_keeper(
         until(lambda: it.row().get("serving"), "the server is told of again")
         second = subprocess.run(it.command, env=it.environ, capture_output=True, text=True)
         assert second.returncode == 1
-        assert "keeps serve-" in second.stderr
+        assert f"keeps the server at port {it.port} already" in second.stderr
         code, said = it.end()
         assert (code, "that another one has left" in said) == (0, True)
     with pytest.raises(ProcessLookupError):
@@ -215,6 +216,19 @@ def test_a_successor_finds_a_server_that_was_only_starting(
     code, said = it.end()
     assert (code, "that another one has left" in said) == (0, True)
     until(lambda: not leases(node), "its lease is given back")
+
+
+def test_a_port_that_is_taken_is_said_before_anything_is_started(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        it = Served(node, tmp_path, f"--port={port}")
+        _out, said = it.process.communicate(timeout=60)
+    assert it.process.returncode == 1
+    assert said == (
+        f"jupyter gpushare: Port {port} of 127.0.0.1 is taken: choose another with --port.\n"
+    )
 
 
 def test_one_that_does_not_start_is_said_to_and_leaves_nothing(
