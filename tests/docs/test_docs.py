@@ -230,6 +230,13 @@ def test_a_how_to_has_a_short_title_a_problem_and_steps(page):
     assert f"(how-to/{page.name}" in linked
 
 
+def test_the_page_about_servers_says_how_each_was_tried():
+    from jupyter_gpushare.serve.adapters import OWN, named
+
+    page = (ROOT / "docs" / "how-to" / "serve.md").read_text("utf-8")
+    assert [name for name in OWN if f"| {named(name).tried}" not in page] == []
+
+
 def test_every_verb_in_the_docs_exists():
     from jupyter_gpushare.cli.app import GpuShareApp
 
