@@ -79,6 +79,21 @@ def test_what_stays_on_the_gpu_stays_reserved_and_is_asked_for_when_needed() -> 
     assert not world.state.leases["L1"].is_resuming
 
 
+def test_the_place_of_a_parked_task_is_free_where_all_of_its_memory_may_stay() -> None:
+    """No measurement changes its reservation then, which could have somebody else looked at."""
+    world = lazy(max_tasks_per_gpu=1)
+    world.start([gpu(0)], Quota(2, None), alice=Quota(1, 16 * GIB))
+    world.request("alice", 1)
+    world.uses(1, 16 * GIB)
+    world.idle("L1")
+    world.at += 61
+    world.request("bob", 2, Request(1, 2 * GIB))
+    assert world.stays() == [("L1", 22 * GIB)]
+    world.gives("L1", Rung.TRIM)
+    assert (world.phase("L1"), world.phase("L2")) == ("parked", "held")
+    assert world.state.gpus[gpu(0).uuid].reserved == 18 * GIB
+
+
 def test_host_memory_is_a_resource_too() -> None:
     """Parking is refused where the node, or the environment, has no host memory left for it."""
     most = {"parked_memory": 20 * GIB, "parked_memory_per_environment": 12 * GIB}

@@ -68,7 +68,7 @@ def _park(draft: Draft, command: cmd.Park, lease: Lease) -> Decision:
                 _is_at_work(draft.state, lease),
             )
         )
-    serve_restores(draft)
+    serve(draft)  # it is no task any more, even where it left all of its reservation there
     return Done(lease.id)
 
 
