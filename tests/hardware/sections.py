@@ -375,7 +375,7 @@ SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
     "versions": (versions, 60),
     "walls": (walls, 60),
     "notebooks": (notebooks, 120),
-    "servers": (servers, 240),
+    "servers": (servers, 280),
     "two_compute": (two_compute, 150),
     "turns_by_lock": (turns_by_lock, 130),
     "out_of_memory_in_a_cell": (out_of_memory_in_a_cell, 60),

@@ -10,6 +10,7 @@ import http.client
 import importlib.util
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -107,7 +108,7 @@ def _transformers(
     if program is None or importlib.util.find_spec("uvicorn") is None:
         bench.note("transformers", "`transformers serve` is not installed")
         return
-    if not bench.has_time(90):
+    if not bench.has_time(130):
         bench.append("left_out", "transformers")
         return
     folder, began = scratch / "model", time.monotonic()
@@ -166,6 +167,8 @@ def _sleeps_and_wakes(
                 "gb": size,
                 "repeat": repeat,
                 "a_notebook_waits": waited,
+                "memory_away": _moved(place, "parked"),
+                "memory_back": _moved(place, "restored"),
                 "bytes_asleep": copied,
                 "left_on_gpu": left,
                 "first_answer_after_waking": woken,
@@ -185,6 +188,12 @@ def _sleeps_and_wakes(
         bench.aim(f"a notebook waits for the GPU of {name}, seconds", max(waits), most=WAITS_AIM)
     ratios = [one["waking"] / one["a_pinned_copy"] for one in rounds]
     bench.aim(f"{name} wakes, in times of a pinned copy", max(ratios), most=WAKES_AIM)
+
+
+def _moved(place: House, event: str) -> float:
+    """Seconds that the driver took the last time, by the node manager's log."""
+    told = rf"lease\.{event} .*environment=alice .*seconds=(\S+)"
+    return float(re.findall(told, place.node.story())[-1])
 
 
 def _waking(place: House, sleeps: int) -> float:
