@@ -40,7 +40,7 @@ from ..protocol.batchjob import why_no_gpu
 from ..protocol.holding import gpu_number
 from ..protocol.messages import FEATURES, Method
 from ..protocol.times import format_duration
-from ..server.otherpythons import CLIENT_WHEEL, PATIENCE, has_hook, lacking, other_python
+from ..server.otherpythons import CLIENT_WHEEL, PATIENCE, has_hook, lacking, python_of
 
 #: The argument for pip: the package is not on PyPI.
 WHEEL = f"jupyter_gpushare-{__version__}-py3-none-any.whl"
@@ -167,7 +167,7 @@ def kernels(off: bool) -> Iterator[Check]:
         return
     seen = set()
     for name, spec in sorted(KernelSpecManager().get_all_specs().items()):
-        python = other_python(spec["spec"].get("argv") or [])
+        python = python_of(spec["spec"])
         if python is None or python in seen:
             continue
         seen.add(python)

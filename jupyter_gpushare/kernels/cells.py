@@ -6,7 +6,6 @@ import os
 import time
 from typing import Any, Final
 
-import zmq
 from jupyter_client.blocking.client import BlockingKernelClient
 
 #: Messages that may run a person's code, and so use a GPU.
@@ -21,6 +20,8 @@ _RUN_CODE: Final = frozenset(
     }
 )
 _UNKNOWN: Final = "before"  # what ran when we came
+#: Seconds between two questions whether that has ended.
+_ASK_EVERY: Final = 1.0
 
 
 def name_of(connection_file: str) -> str:
@@ -37,6 +38,8 @@ class Cells:
         self._client = client
         self._iopub: Any = client.connect_iopub()
         self._running: set[str] = set()
+        self._shell: Any = None
+        self._asked_at = 0.0
         #: Since when the kernel has worked without a pause, or has not; monotonic.
         self.since = time.monotonic()
 
@@ -48,14 +51,19 @@ class Cells:
     def ask(self) -> None:
         """Take it to be busy until it has answered: nobody has heard what it said before."""
         self._changed(self._running | {_UNKNOWN})
-        shell: Any = self._client.connect_shell()
-        shell.setsockopt(zmq.LINGER, 0)
-        self._asks = shell  # its answer is not read: the state that comes with it tells
-        self._client.session.send(shell, "kernel_info_request", {}, ident=None)
+        self._shell = self._client.connect_shell()
+
+    def close(self) -> None:
+        """Hear no more."""
+        self._client.context.destroy(linger=0)
 
     def hear(self, seconds: float) -> None:
         """Wait until the kernel says something, ``seconds`` at most, and take it in."""
-        wait = int(seconds * 1000)
+        wait, now = int(seconds * 1000), time.monotonic()
+        if _UNKNOWN in self._running and now > self._asked_at + _ASK_EVERY:
+            # Its answer is not read: the state that comes with it tells, if we listen by then.
+            self._asked_at = now
+            self._client.session.send(self._shell, "kernel_info_request", {}, ident=None)
         while self._iopub.poll(wait):
             wait = 0
             try:

@@ -172,6 +172,7 @@ class KeptKernel:
     def close(self) -> None:
         """Give the lease back, unless others go on with it."""
         self._holding.close()
+        self._cells.close()
 
     # -- inside -----------------------------------------------------------------------
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from ..console.verb import Refused, UsageError, Verb, flag, option
+from ..console.verb import Refused, UsageError, Verb, option
 from ..protocol.sizes import parse_gpus, parse_memory
 
 _OURS: Final = "gpushare"  # where we note what we made, in a kernelspec's metadata
@@ -64,8 +63,9 @@ class WrapApp(_OfOne):
     """Start a kernel under a lease from now on."""
 
     name = "kernelspec wrap"
-    description = """Start a kernel under a lease from now on. The kernelspec is copied to where you
-    may write, under the same name, and found there first."""
+    description = """Start a kernel under a lease from now on. The kernelspec is copied under the
+    same name to where Jupyter finds it first and you may write; where it is there, it is changed.
+    """
     examples = """
     jupyter gpushare kernelspec wrap ir
     jupyter gpushare kernelspec wrap julia-1.11 --gpus 2 --memory 24GiB
@@ -85,7 +85,6 @@ class WrapApp(_OfOne):
         "has no more GPUs than it asks for. Default: start.",
         choices=("start", "first-cell"),
     )
-    sys_prefix = flag("For everybody who uses this Python, and not for you alone.")
 
     def run(self, arguments: list[str]) -> int:
         from .provisioner import PROVISIONER
@@ -106,20 +105,29 @@ class WrapApp(_OfOne):
             "display_name": title,
             "metadata": {**spec.metadata, _NAMES: provisioner, _OURS: {"copied": copied}},
         }
-        with tempfile.TemporaryDirectory() as text:
-            folder = Path(text, "spec")
-            shutil.copytree(spec.resource_dir, folder)
-            (folder / "kernel.json").write_text(json.dumps(made, indent=1), encoding="utf-8")
-            where = self.manager.install_kernel_spec(
-                str(folder),
-                kernel_name=name,
-                user=not self.sys_prefix,
-                prefix=sys.prefix if self.sys_prefix else None,
-            )
+        where = self._place(spec.resource_dir, name != arguments[0]) / name
+        if where != Path(spec.resource_dir):
+            try:
+                shutil.copytree(spec.resource_dir, where)
+            except FileExistsError:
+                raise Refused(f"there is a kernel in {where} already") from None
+        (where / "kernel.json").write_text(json.dumps(made, indent=1), encoding="utf-8")
         return self.say(
             {"kernelspec": str(where), "display_name": title},
             f"{title!r} starts under a lease from now on. Its kernelspec is {where}.",
         )
+
+    def _place(self, found: str, has_new_name: bool) -> Path:
+        """The first folder of kernels where we may write, and that is looked at in time."""
+        folders = [Path(folder) for folder in self.manager.kernel_dirs]
+        if not has_new_name and (own := Path(found).parent) in folders:
+            folders = folders[: folders.index(own) + 1]
+        for folder in folders:
+            there = next(one for one in (folder, *folder.parents) if one.exists())
+            if os.access(there, os.W_OK):
+                return folder
+        looked = ", ".join(map(str, folders))
+        raise Refused(f"you may not write to {looked}; --as NAME makes a kernel of your own")
 
 
 class UnwrapApp(_OfOne):

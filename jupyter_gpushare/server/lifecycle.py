@@ -111,7 +111,7 @@ class KernelLifecycle:
     def _look_for_hook(self, kernel: Any) -> None:
         """Ask a Python that is not this one, once, whether it has the import hook."""
         spec = kernel.kernel_spec
-        python = None if spec is None else other_python(spec.argv)
+        python = None if spec is None else other_python(spec.argv, spec.metadata)
         if python is None or python in self._asked:
             return
         self._asked.add(python)

@@ -7,6 +7,7 @@ The server's log tells it when such a kernel starts.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shlex
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 #: What pip installs into the environment of a kernel: the packages are not on PyPI.
 CLIENT_WHEEL: Final = f"jupyter_gpushare_client-{__version__}-py3-none-any.whl"
+#: The provisioner of kernels without the hook.
+KEPT: Final = "gpushare"
 #: Seconds that another Python may take to answer.
 PATIENCE: Final = 30.0
 
@@ -34,11 +37,15 @@ _HOOK = (
 )
 
 
-def other_python(argv: Sequence[str]) -> str | None:
+def other_python(argv: Sequence[str], metadata: Any = None) -> str | None:
     """The path of the Python that a kernelspec's ``argv`` starts; ``None`` if it is this one.
 
-    A kernel of another language, or one whose program is not there, gives ``None``, too.
+    A kernel of another language, one whose program is not there, or one that needs no hook, as the
+    ``metadata`` say (`jupyter gpushare kernelspec wrap`), gives ``None``, too.
     """
+    with contextlib.suppress(KeyError, TypeError):  # anybody may write there
+        if metadata["kernel_provisioner"]["provisioner_name"] == KEPT:
+            return None
     command = argv[0] if argv else ""
     if command in ("python", "python3", f"python3.{sys.version_info.minor}"):
         return None  # Jupyter starts the Python that it runs in itself
@@ -48,6 +55,11 @@ def other_python(argv: Sequence[str]) -> str | None:
     # Not the resolved path: a virtual environment's python is a link to another one.
     place = os.path.abspath(python)
     return None if place == os.path.abspath(sys.executable) else place
+
+
+def python_of(spec: Mapping[str, Any]) -> str | None:
+    """The same of a kernelspec as the manager of kernelspecs tells it."""
+    return other_python(spec.get("argv") or [], spec.get("metadata"))
 
 
 def has_hook(python: str, patience: float = PATIENCE) -> bool | None:
@@ -116,7 +128,7 @@ class OtherPythons:
         pythons = {
             name: python
             for name, spec in sorted(specs.items())
-            if (python := other_python(spec["spec"].get("argv") or [])) is not None
+            if (python := python_of(spec["spec"])) is not None
         }
         asked = list(dict.fromkeys(pythons.values()))
         answers = await asyncio.gather(*(self.lacks(python) for python in asked))

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
+import signal
+import subprocess
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +33,7 @@ from support.driverstage import (
 )
 from support.kernel import Kernel
 from support.node import NodeClient, until
+from support.nvml import compile_library
 from support.wheels import Environment, make_environment
 
 from jupyter_gpushare.protocol.errors import RemoteError
@@ -56,7 +61,14 @@ class Kept(Kernel):
     """Alice's kernel, by our provisioner. ``waits``: it may wait before it starts."""
 
     def __init__(
-        self, home: Path, stage: Stage, argv: list[str], *, waits: bool = False, **config: str
+        self,
+        home: Path,
+        stage: Stage,
+        argv: list[str],
+        *,
+        waits: bool = False,
+        transport: str = "ipc",
+        **config: str,
     ) -> None:
         environ = stage.environ("alice")
         super().__init__(home, stage.node.socket, **environ)
@@ -75,11 +87,17 @@ class Kept(Kernel):
         self.id = str(uuid.uuid4())
         self.manager = KernelManager(
             kernel_name="kept",
-            transport="ipc",
+            transport=transport,
             kernel_spec_manager=KernelSpecManager(kernel_dirs=[str(home / "kernels")]),
             connection_file=str(home / f"kernel-{self.id}.json"),
         )
         self.is_editors, self._waits = True, waits
+
+    def keeper_dies(self) -> None:
+        """As by the system where memory is short."""
+        before = self.pid
+        os.kill(before, signal.SIGKILL)
+        until(lambda: self.manager.is_alive() and self.pid != before, "Jupyter sees it")
 
     def settle(self) -> None:
         if not self._waits:
@@ -190,3 +208,74 @@ def test_one_that_waits_at_its_start_starts_without_a_gpu_when_it_is_interrupted
         Kernel.settle(kernel)
         seen = prints(kernel, SEES)
         assert stage.lease("alice")["gpus"][0]["uuid"] in seen
+
+
+@pytest.mark.parametrize("asleep", [False, True], ids=["awake", "asleep"])
+def test_a_keeper_that_is_killed_has_a_successor_and_the_kernel_goes_on(
+    shared_stage: Stage, python: list[str], asleep: bool
+) -> None:
+    stage = shared_stage
+    with kept(stage, python) as kernel, contextlib.ExitStack() as has_it:
+        kernel.ok(FILL)
+        stage.until_measured("alice", GIB)
+        if asleep:
+            has_it.enter_context(bob_has_it(stage))
+            stage.until_state("alice", "parked")
+        kernel.keeper_dies()
+        shown = kernel.start(READ)
+        if asleep:
+            waits(stage, kernel)
+            has_it.close()
+        assert kernel.finish(shown).stream() == "read: b'alice was here'\n"
+        until(lambda: stage.lease("alice")["kind"] == "kernel", "it is kept again")
+        assert stage.until_state("alice", "idle")["kernel_id"] == kernel.id
+        with bob_has_it(stage):
+            stage.until_state("alice", "parked")
+
+
+def test_a_kernel_that_dies_is_started_again_with_a_lease_of_its_own(
+    shared_stage: Stage, python: list[str]
+) -> None:
+    stage = shared_stage
+    with kept(stage, python) as kernel:
+        before = stage.lease("alice")["id"]
+        kernel.start("import os; os.kill(os.getpid(), 9)")
+        until(lambda: not kernel.manager.is_alive(), "Jupyter sees it")
+        kernel.manager.restart_kernel(now=True)
+        kernel.settle()
+        row = stage.until_state("alice", "idle")
+        assert (row["id"] == before, row["kernel_id"]) == (False, kernel.id)
+
+
+R = shutil.which("R")
+HAS_IRKERNEL = R is not None and not subprocess.call(
+    [R, "--slave", "-e", "quit(status = !requireNamespace('IRkernel', quietly = TRUE))"],
+    stderr=subprocess.DEVNULL,
+)
+
+
+@pytest.mark.skipif(not HAS_IRKERNEL, reason="no R with IRkernel (apt install r-cran-irkernel)")
+def test_a_kernel_of_r_too(shared_stage: Stage, tmp_path: Path) -> None:
+    stage = shared_stage
+    assert R is not None
+    compile_library(Path(__file__).with_name("cudauser.c"), tmp_path / "cudauser.so")
+    argv = [R, "--slave", "-e", "IRkernel::main()", "--args"]
+    with kept(stage, argv, transport="tcp", lease="first-cell") as kernel:
+        kernel.ok(
+            f"dyn.load('{tmp_path}/cudauser.so')\n"
+            "stopifnot(.C('fill', 'alice was here', failed = 0L)$failed == 0)\n"
+            "read <- function() .C('checksum', sum = 0L, failed = 0L)$sum"
+        )
+        stage.until_measured("alice", GIB)
+        known = sum(b"alice was here")
+        with bob_has_it(stage):
+            stage.until_state("alice", "parked")
+            assert prints(kernel, "cat(6 * 7)") == "42"
+            shown = kernel.start("Sys.sleep(120)")
+            waits(stage, kernel)
+            kernel.interrupt()  # its code runs, and hears it
+            kernel.finish(shown)
+            until(lambda: not stage.root.call(Method.STATUS)["queue"], "nobody waits")
+            shown = kernel.start("cat(read())")
+            waits(stage, kernel)
+        assert kernel.finish(shown).stream() == str(known)

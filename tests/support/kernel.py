@@ -93,7 +93,8 @@ class Kernel:
 
     def __enter__(self) -> Kernel:
         self._sockets = tempfile.TemporaryDirectory(prefix="kernel-")
-        self.manager.ip = f"{self._sockets.name}/s"
+        if self.manager.transport == "ipc":
+            self.manager.ip = f"{self._sockets.name}/s"
         # Loading it again where it is loaded by the kernel's configuration does nothing.
         self.manager.start_kernel(env=dict(self.environ), extra_arguments=self.arguments)
         self.client = self.manager.blocking_client()

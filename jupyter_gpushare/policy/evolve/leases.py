@@ -248,8 +248,12 @@ def _lease_inherited(state: State, event: ev.LeaseInherited) -> State:
     # What is asked of the process that has ended is not asked of the one that goes on.
     state = recalls.forget(state, before.id, (*MEMORY, Give.STOP))
     task = replace(before.task, process=event.process)
-    if task.kind is TaskKind.KERNEL and not event.keeper:
-        task = replace(task, kind=TaskKind.PROCESS, kernel_id=None)
+    if event.keeper and task.kernel_id:
+        task = replace(task, kind=TaskKind.KERNEL)
+    elif task.kind is TaskKind.KERNEL and not event.keeper:
+        # Of a kept kernel only the keeper has ended.
+        kernel_id = task.kernel_id if before.request.keeper else None
+        task = replace(task, kind=TaskKind.PROCESS, kernel_id=kernel_id)
     lease = replace(
         before,
         task=task,
