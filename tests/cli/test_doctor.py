@@ -169,13 +169,16 @@ def test_a_kernel_of_another_python_is_noticed(quick: Quick, tmp_path: Path) -> 
     spec.mkdir(parents=True)
     bare = str(tmp_path / "bare" / "bin" / "python")
     argv = [bare, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    (spec / "kernel.json").write_text(
-        json.dumps({"argv": argv, "display_name": "Bare", "language": "python"})
-    )
+    told: dict[str, Any] = {"argv": argv, "display_name": "Bare", "language": "python"}
+    (spec / "kernel.json").write_text(json.dumps(told))
     _, report = quick()
     (check,) = [row for row in report["kernels"] if "kernel bare" in row["text"]]
     assert check["level"] == "warning"
     assert check["fix"] == f"{bare} -m pip install {client_source()}"
+    kept = {"kernel_provisioner": {"provisioner_name": "gpushare"}}
+    (spec / "kernel.json").write_text(json.dumps({**told, "metadata": kept}))
+    _, report = quick()
+    assert not any("kernel bare" in row["text"] for row in report.get("kernels", ()))
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"InteractiveShellApp": 5}', "\xff"])

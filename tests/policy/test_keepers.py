@@ -184,15 +184,19 @@ def test_what_stops_at_a_gate_of_its_own_is_not_moved_through_its_keeper() -> No
 # -- a keeper that dies ---------------------------------------------------------------------------
 
 
-def test_its_tree_goes_on_and_a_successor_keeps_it() -> None:
-    world = kept()
+@pytest.mark.parametrize(
+    ("kind", "meanwhile"), [(SERVER, SERVER), (TaskKind.KERNEL, TaskKind.PROCESS)]
+)
+def test_its_tree_goes_on_and_a_successor_keeps_it(kind: TaskKind, meanwhile: TaskKind) -> None:
+    world = kept(KEPT, kind)
+    task = world.state.leases[HERS].task
     world.die(KEEPER)
     lease = world.state.leases[HERS]
-    assert (lease.task.process, lease.task.kind) == (process(ROOT), SERVER)
+    assert lease.task == replace(task, process=process(ROOT), kind=meanwhile)
     assert not lease.yields, "nobody is there who could park it"
     assert isinstance(joins(world, NEXT, keeper=True), core.Grant)
     lease = world.state.leases[HERS]
-    assert (lease.task.process, lease.inherited_at) == (process(NEXT), None)
+    assert (lease.task, lease.inherited_at) == (replace(task, process=process(NEXT)), None)
     sleeps(rests(world))
     world.uses(ROOT, 0)
     assert (world.phase(HERS), world.phase(HIS)) == ("parked", "held")
