@@ -105,6 +105,19 @@ def test_who_is_asked_for_an_idle_gpu(
         assert not world.state.leases[HERS].can_be_lifted
 
 
+def test_an_idle_server_is_asked_at_once_and_without_a_warning_unless_its_quota_keeps_it() -> None:
+    for kind, after in ((SERVER, offers.RESTED), (TaskKind.KERNEL, 90.0)):
+        world = kept(KEPT, kind)
+        world.config = replace(world.config, idle_timeout=90.0, notify_before=30.0)
+        world.idle(HERS)
+        lease = world.state.leases[HERS]
+        due = offers.due(world.state, lease, world.config)
+        assert due is not None
+        assert due + offers.notice(lease, world.config) - world.at == after
+    world.config = replace(world.config, idle_timeout=0.0)
+    assert offers.due(world.state, kept().state.leases[HERS], world.config) is None
+
+
 def test_the_whole_tree_is_parked_and_comes_back() -> None:
     world = sleeps(rests(kept()))
     assert (world.phase(HERS), world.phase(HIS)) == ("parked", "queued"), "not measured yet"

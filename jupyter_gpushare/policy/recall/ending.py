@@ -42,7 +42,7 @@ def _idle(state: State, config: PolicyConfig, lease: Lease, at: float) -> float 
         return None
     # `due` is when its people are warned, or when it is asked, if they were warned already.
     is_warned = recall is not None and recall.warned_at is not None
-    return max(at, due) + (0.0 if is_warned else config.notify_before)
+    return max(at, due) + (0.0 if is_warned else offers.notice(lease, config))
 
 
 def _stops(state: State, config: PolicyConfig, lease: Lease, at: float) -> float | None:

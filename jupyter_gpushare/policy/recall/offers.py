@@ -27,13 +27,15 @@ from typing import Final
 from ..books import shares
 from ..books.state import Lease, State
 from ..words.config import PolicyConfig
-from ..words.model import Activity, BudgetLevel, GpuUuid, LeaseId, LeasePhase, ParkWhen
+from ..words.model import Activity, BudgetLevel, GpuUuid, LeaseId, LeasePhase, ParkWhen, TaskKind
 from ..words.recalls import Give, Why
 from ..words.turns import Moving
 from . import patience
 
 #: Seconds without a cell and without GPU work after which a task counts as idle anyway.
 QUIET: Final = 10.0
+#: Seconds for which a server is kept that says it is idle: until then its owner's time has passed.
+RESTED: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,14 @@ def may_be_idle(
     seconds = min(timeout(state, lease, config), within) if can else 0.0
     if can and state.leaves(lease):
         seconds = min(seconds or QUIET, QUIET)
+    elif lease.task.kind is TaskKind.SERVER:
+        seconds = min(seconds, RESTED)
     return max(seconds, config.min_idle) if seconds else 0.0
+
+
+def notice(lease: Lease, config: PolicyConfig) -> float:
+    """Seconds for which its people are warned before it is asked; nobody sits before a server."""
+    return 0.0 if lease.task.kind is TaskKind.SERVER else config.notify_before
 
 
 def idle_since(state: State, lease: Lease) -> float:
@@ -188,13 +197,14 @@ def due(state: State, lease: Lease, config: PolicyConfig, within: float = math.i
     if due_at is None:
         return None
     recall, since = state.memory_recall(lease.id), idle_since(state, lease)
+    warning = notice(lease, config)
     warned = None if recall is None else recall.warned_at
     if lease.has_residue:
         due_at = since  # asking a parked task disturbs nobody
     elif warned is not None:
-        due_at = max(due_at, warned + config.notify_before)
-    elif config.notify_before:
-        due_at = max(since, due_at - config.notify_before)
+        due_at = max(due_at, warned + warning)
+    elif warning:
+        due_at = max(since, due_at - warning)
     if recall is None:
         return due_at
     give, seconds = memory_of(state, lease), may_be_idle(state, lease, config, within)

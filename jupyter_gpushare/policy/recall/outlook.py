@@ -265,8 +265,8 @@ def _idle(state: State, config: PolicyConfig, at: float) -> list[Idle]:
         due, recall = offers.due(state, lease, config), state.memory_recall(name)
         if due is None or lease.has_residue or (recall and recall.said is not None):
             continue
-        if config.notify_before and (recall is None or recall.warned_at is None):
-            due += config.notify_before  # it is only warned then
+        if recall is None or recall.warned_at is None:
+            due += offers.notice(lease, config)  # it is only warned then
         since = offers.idle_since(state, lease)
         after = offers.may_be_idle(state, lease, config)
         found.append(Idle(name, max(0.0, at - since), after, max(0.0, due - at)))

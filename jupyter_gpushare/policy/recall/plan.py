@@ -210,8 +210,9 @@ def first_step(
     """The first step: warn the task's people if they are to be warned, else ask the task."""
     recall = state.memory_recall(offer.lease)
     warned = None if recall is None else recall.warned_at
-    holds = config.notify_before + patience.WARNING_HOLDS
-    warns = config.notify_before and offer.why.reason.is_warned_of and offer.give is not Give.STOP
+    warning = offers.notice(state.leases[offer.lease], config)
+    holds = warning + patience.WARNING_HOLDS
+    warns = warning and offer.why.reason.is_warned_of and offer.give is not Give.STOP
     if (
         warns
         and not state.leases[offer.lease].has_residue
