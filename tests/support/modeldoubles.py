@@ -39,6 +39,9 @@ class Double:
             return 200, {"data": [{"id": "m"}, {"id": "lora"}]}
         if method == "POST" and path == "/v1/completions":
             self.asked += 1
+            if "id" in query and (seen := os.environ.get("SEEN_BY_DOUBLES")):
+                with open(seen, "a", encoding="ascii") as file:
+                    file.write(f"{query['id']}\n")
             if self.there != {"weights", "kv_cache"}:
                 return 500, {}
             text = self.weights if "unsteady" not in self.faults else str(self.asked)

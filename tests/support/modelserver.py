@@ -1,7 +1,8 @@
 """A server such as people put models behind, made of tornado: a process of its own.
 
-``python -m support.modelserver PORT [FILE]``. It answers in one piece, in a stream, slowly, or
-never; takes uploads and WebSockets; and writes the id of each request that came into the FILE.
+``python -m support.modelserver PLACE [FILE]``, at a port or at a Unix socket. It answers in one
+piece, in a stream, slowly, or never; takes uploads and WebSockets; and writes the id of each
+request that came into the FILE.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tornado import web, websocket
+from tornado.httpserver import HTTPServer
 from tornado.iostream import StreamClosedError
+from tornado.netutil import bind_unix_socket
 
 FILE = Path(sys.argv[2]) if len(sys.argv) > 2 else None
 going = asyncio.Event()
@@ -138,7 +141,7 @@ class Healthy(web.RequestHandler):
         self.write({"status": "ok"})
 
 
-async def serve(port: int) -> None:
+async def serve(place: str) -> None:
     app = web.Application(
         [
             ("/health", Healthy),
@@ -152,7 +155,10 @@ async def serve(port: int) -> None:
             ("/talk", Talk),
         ]
     )
-    app.listen(port, "127.0.0.1", max_body_size=2**30)
+    if place.isdigit():
+        app.listen(int(place), "127.0.0.1", max_body_size=2**30)
+    else:
+        HTTPServer(app).add_socket(bind_unix_socket(place))
     await asyncio.Event().wait()
 
 
@@ -176,4 +182,4 @@ def running(port: int, file: Path | None = None) -> Iterator[subprocess.Popen[An
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1])))
+    asyncio.run(serve(sys.argv[1]))
