@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -34,7 +35,10 @@ class Target(Told):
         if group is not None:
             enter = 'echo $$ > "$0" && exec "$@"'
             command = ["sh", "-c", enter, str(group / "cgroup.procs"), *command]
-        super().__init__(command, {**os.environ, "PYTHONPATH": paths})
+        pipe = subprocess.PIPE
+        environ = {**os.environ, "PYTHONPATH": paths}
+        super().__init__(subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environ))
+        self.pid = self._process.pid
 
 
 # -- the kinds ----------------------------------------------------------------------------------
