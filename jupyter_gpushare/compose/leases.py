@@ -544,10 +544,11 @@ def _promised(promise: doc.Promise, now: float, late: bool) -> Text:
 
 def _parking(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Fact]:
     if (warning := row["warning"]) is not None:
-        words = "Its GPU is taken back in {}, because {}."
-        hint = "The next request wakes it."
-        if row["kind"] != "server":
-            words, hint = f"{words} Its variables are kept.", "The next cell takes a GPU again."
+        words = "Its GPU is taken back in {}, because {}. What it has in memory is kept."
+        hint = "It has a GPU again when it computes."
+        if row["kind"] == "kernel":
+            words = "Its GPU is taken back in {}, because {}. Its variables are kept."
+            hint = "The next cell takes a GPU again."
         yield said("warning", words, left(warning["at"]), near.because, tone="warn", hint=hint)
     elif (taken := row.get("may_be_taken_at")) is not None:
         words = "Its GPU may be asked back, because it is idle."

@@ -280,12 +280,11 @@ def servers_sleep_and_serve() -> Situation:
 
 @situation
 def waits_for_an_idle_server() -> Situation:
-    """Hers is warned, and it is a server for which bob waits."""
+    """Hers is a server, which is asked at once when it is idle, and bob waits for it."""
     world = node(1, Quota(1), idle_timeout=600.0, notify_before=30.0)
     uses(world, ask(world, "alice", "model.gguf"), 12)
     world.idle("L1")
     ask(world, "bob")
-    later(world, 580, 10)
     return Situation(world, (ALICE, BOB), parts="leases queue")
 
 

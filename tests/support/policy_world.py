@@ -613,6 +613,8 @@ class World:
             self.somebody_grows(before, lease)
             seconds = min(seconds, self.config.min_idle or growing.AFTER)
         assert seconds, "it may be idle for ever"
+        if lease.task.kind is TaskKind.SERVER:
+            seconds = min(seconds, offers.RESTED)
         since = max(since, self.asked.get(event.lease, since))
         worked = self.last_worked(lease)
         assert worked is None or event.at - worked >= seconds, "its GPU was at work without a cell"
