@@ -50,7 +50,8 @@ class Driver:
 
 
 def main(kind: str, port: str, file: str, copies: str) -> None:
-    weights = {"torch": Torch, "bindings": Driver}[kind](file, int(copies))
+    kinds: dict[str, Any] = {"torch": Torch, "bindings": Driver}
+    weights = kinds[kind](file, int(copies))
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
