@@ -87,7 +87,7 @@ class ServeApp(WithCommand):
     hold_bytes = option(
         64 * 2**20,
         "Bytes of their bodies that are read at most. Default: 64MiB.",
-        lambda text: parse_size(text, 0),
+        lambda text: parse_size(text, 1),
         name="hold-bytes",
     )
     adapter: str | None = option(

@@ -20,6 +20,7 @@ from support.node_fixtures import running_node
 from support.served import CONFIG, Served, leases, served
 
 from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.processes import start_time
 
 GIB = 2**30
 node = running_node("module", simulate="1x24GiB", config=CONFIG, people=("alice", "bob", "root"))
@@ -171,3 +172,32 @@ def test_one_that_sleeps_by_itself_wakes_as_what_it_was_or_is_started_anew(
         assert it.row()["serving"]["model"] == "m"
         _code, said = it.end()
         assert ("does not answer as before it slept" in said) == forgets
+
+
+@pytest.mark.story("jupyter_gpushare/serve/", "jupyter_gpushare/keeper/", "tests/serve/")
+def test_a_model_behind_litserve_is_ended_for_a_neighbour_and_answers_as_before(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    server = ("support.litmodel", "{port}", str(tmp_path / "weights.pt"))
+    with served(node, tmp_path, "--rungs=restart", server=server) as it, node.client("bob") as bob:
+
+        def ask(_number: int = 0) -> tuple[tuple[float, ...], int]:
+            status, said = it.call("POST", "/predict", {"input": [1, 2, 3, 4]})
+            assert status == 200, said
+            return tuple(said["output"]), said["pid"]
+
+        before, worker = ask()
+        lease = bob.wait(bob.ask(memory=4 * GIB))["lease"]
+        it.until_state("parked")
+        # Its parent leaves it behind, with the model and the port.
+        assert start_time(worker) is None
+        with ThreadPoolExecutor(8) as others:
+            asked = others.map(ask, range(8))
+            until(lambda: it.row()["serving"]["held"] == 8, "eight requests wait")
+            bob.call(Method.RELEASE, lease=lease)
+            answers = set(asked)
+        ((after, woken),) = answers
+        assert after == before
+        assert woken != worker
+    assert start_time(woken) is None
+    until(lambda: not leases(node), "its lease is given back")

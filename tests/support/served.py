@@ -70,9 +70,14 @@ class Served:
         return file.read_text().strip()
 
     def get(self, path: str) -> tuple[int, Any]:
+        return self.call("GET", path)
+
+    def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        sent = None if body is None else json.dumps(body)
         with contextlib.closing(line):
-            line.request("GET", path, headers={"Authorization": f"Bearer {self.token}"})
+            line.request(method, path, sent, headers)
             answer = line.getresponse()
             return answer.status, json.loads(answer.read())
 
