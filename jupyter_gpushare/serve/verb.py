@@ -122,7 +122,7 @@ class ServeApp(WithCommand):
         except ModuleNotFoundError as error:
             if error.name not in ("aiohttp", "multidict", "yarl"):
                 raise
-            raise Refused("It needs aiohttp: pip install 'jupyter_gpushare[serve]'") from error
+            raise Refused("It needs another package: pip install 'aiohttp>=3.12'") from error
         program = os.path.basename(arguments[0])
         wanted = Wanted(
             arguments,

@@ -97,7 +97,7 @@ def test_what_a_client_says_is_bounded_as_it_is_stored(method: str, params: dict
     call = parse_call(encode({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}))
     who = translate.Caller("mallory", ProcessId("boot", 1, 1))
     command = translate.COMMANDS[call.method](0.0, who, call.params, "L")
-    assert len(json.dumps(msgspec.to_builtins(command))) < 2048 + 600
+    assert len(json.dumps(msgspec.to_builtins(command))) < 2048 + 640
 
 
 # -- the budget --------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ class Crew:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(240)  # 20,000 steps, on whatever machine
             assert not thread.is_alive()
 
 
