@@ -234,7 +234,7 @@ class Serving:
             return False
         state = self._tree.succeed(noted)
         self._use(adapters.named(noted.more["adapter"]))
-        self._model = noted.more["model"]
+        self._model, self._adapter.slept = noted.more["model"], noted.more["slept"]
         sleeping = self._frameworks() if noted.more["sleeps"] else []
         if self._own is not None and sleeping:
             self._own.is_parked, self._own.answer = True, noted.more["answer"]
@@ -335,6 +335,7 @@ class Serving:
                 model=self._model,
                 sleeps=own is not None and own.is_parked,
                 answer=None if own is None else own.answer,
+                slept=list(self._adapter.slept),
             )
         )
 

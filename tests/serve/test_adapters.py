@@ -43,7 +43,7 @@ class Kept(OwnSleep):
     """A server's own sleep, and what was said of it."""
 
     def __init__(self, name: str, port: int) -> None:
-        self.said, self.damages = list[str](), 0
+        self.port, self.said, self.damages = port, list[str](), 0
         adapter, control = adapters.named(name), Control(port)
         super().__init__(adapter, control, lambda: GIB, self.damaged, self.said.append)
 
@@ -79,6 +79,19 @@ def test_it_sleeps_and_wakes_as_what_it_was(name: str) -> None:
             assert sorted(double.running) == ["a", "b"]
         if isinstance(double, Llama | Transformers):
             assert double.stand == {"m": "loaded", "other": "unloaded"}
+
+
+def test_a_successor_loads_what_was_loaded_and_asks_the_same_one() -> None:
+    with sleeper("ollama") as (own, double):
+        assert isinstance(double, Ollama)
+        double.running = ["b", "a"]
+        own.park()
+        successor = Kept("ollama", own.port)
+        successor.is_parked, successor.answer = True, own.answer
+        successor.adapter.slept = list(own.adapter.slept)
+        double.running = ["c"]  # somebody else was let in, before it
+        successor.resume()
+        assert (double.running, successor.damages) == (["c", "b", "a"], 0)
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang"])

@@ -150,7 +150,7 @@ def test_one_that_does_not_start_is_said_to_and_leaves_nothing(
 def test_one_that_sleeps_by_itself_wakes_as_what_it_was_or_is_started_anew(
     node: RunningNode, tmp_path: Path, forgets: bool
 ) -> None:
-    double = ["support.modeldoubles", "{port}", *(["forgets"] if forgets else [])]
+    double = ["support.modeldoubles", "vllm", "{port}", *(["forgets"] if forgets else [])]
     told = ("--adapter=vllm", "--rungs=sleep")
     lacks = Served(node, tmp_path, *told, server=double)
     _out, said = lacks.process.communicate(timeout=60)
@@ -172,6 +172,25 @@ def test_one_that_sleeps_by_itself_wakes_as_what_it_was_or_is_started_anew(
         assert it.row()["serving"]["model"] == "m"
         _code, said = it.end()
         assert ("does not answer as before it slept" in said) == forgets
+
+
+def test_a_successor_wakes_one_that_sleeps_by_itself(node: RunningNode, tmp_path: Path) -> None:
+    double = ["support.modeldoubles", "llama.cpp", "{port}"]
+    told = ("--adapter=llama.cpp", "--rungs=sleep")
+    with served(node, tmp_path, *told, server=double) as it, node.client("bob") as bob:
+        first = it.get("/v1/who")[1]
+        lease = bob.wait(bob.ask(memory=4 * GIB))["lease"]
+        it.until_state("parked")
+        with it.process as killed:
+            killed.kill()
+        it.process = it.start()
+        it.until_health("asleep")
+        bob.call(Method.RELEASE, lease=lease)
+        status, second = it.get("/v1/who")
+        assert (status, second["pid"]) == (200, first["pid"])
+        assert "POST /models/load" in second["log"]
+        _code, said = it.end()
+        assert "does not answer as before it slept" not in said
 
 
 @pytest.mark.story("jupyter_gpushare/serve/", "jupyter_gpushare/keeper/", "tests/serve/")

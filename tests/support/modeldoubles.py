@@ -2,7 +2,7 @@
 
 Each answers the same prompt in the same way as long as its weights are what they were. No GPU, no
 model: what is tested is which routes are called, in which order, and what is made of the answers.
-``python -m support.modeldoubles PORT [FAULT …]`` is vLLM's as a process of its own.
+``python -m support.modeldoubles NAME PORT [FAULT …]`` is one of them as a process of its own.
 """
 
 from __future__ import annotations
@@ -214,5 +214,6 @@ def listening(double: Double, port: int = 0) -> Iterator[int]:
 
 
 if __name__ == "__main__":
-    with listening(Vllm(*sys.argv[2:]), int(sys.argv[1])):
+    made = {double.name: double for double in (Vllm, Sglang, Llama, Ollama, Transformers)}
+    with listening(made[sys.argv[1]](*sys.argv[3:]), int(sys.argv[2])):
         threading.Event().wait()

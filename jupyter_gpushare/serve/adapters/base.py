@@ -34,6 +34,8 @@ class Adapter:
     #: What may only be read, and is not open below; and what is not open though it is below.
     read: ClassVar[Collection[str]] = ()
     closed: ClassVar[Collection[str]] = ()
+    #: What it must know when it wakes of how it went to sleep; a successor is told.
+    slept: Sequence[str] = ()
 
     def starts(self, command: Sequence[str]) -> bool:
         """Whether a command starts such a server."""
@@ -76,7 +78,6 @@ class Unloads(Adapter):
     sleeps = True
 
     def __init__(self) -> None:
-        self._loaded: list[str] = []
         self._asked = ""
 
     def loaded(self, control: Control) -> list[str]:
@@ -95,18 +96,19 @@ class Unloads(Adapter):
 
     def ask(self, control: Control) -> str | None:
         loaded = self.loaded(control)  # one that is not, the question would load
-        # Of several always the same one.
-        self._asked = self._asked if self._asked in loaded else next(iter(loaded), "")
+        # Of several always the same one, also where a successor asks.
+        known = (self._asked, *self.slept, *loaded)
+        self._asked = next((model for model in known if model in loaded), "")
         return self.ask_model(control, self._asked) if self._asked else None
 
     def sleep(self, control: Control) -> None:
-        self._loaded = self.loaded(control)
-        for model in self._loaded:
+        self.slept = sorted(self.loaded(control), key=lambda model: model != self._asked)
+        for model in self.slept:
             self.unload(control, model)
         wait_until(lambda: not self.loaded(control), f"{self.name} still has a model loaded.")
 
     def wake(self, control: Control) -> None:
-        for model in self._loaded:
+        for model in self.slept:
             self.load(control, model)
 
 
