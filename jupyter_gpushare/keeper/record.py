@@ -80,6 +80,13 @@ def noted(environ: Mapping[str, str], name: str) -> Noted | None:
     return _read(_place(environ, name))
 
 
+def forget(environ: Mapping[str, str], name: str) -> None:
+    """Take away what a keeper has left that was killed, and is to have no successor."""
+    for path in (_place(environ, name), f"{_place(environ, name)}.lock"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
 def _place(environ: Mapping[str, str], name: str) -> str:
     return private_file(environ, f"keeper-{name}.json")
 

@@ -1,7 +1,8 @@
 """Keeps one Jupyter kernel that cannot ask for a GPU itself; its provisioner starts this.
 
-``python -m jupyter_gpushare.kernels.keep [OPTIONS] CONNECTION_FILE -- COMMAND…`` asks for the
-lease, starts the kernel, and tells the node manager whether it is busy. Recalled while it is idle,
+``python -m jupyter_gpushare.kernels.keep WISHES CONNECTION_FILE COMMAND…`` asks for the lease,
+starts the kernel, and tells the node manager whether it is busy; the wishes are JSON, and weaker
+than what the notebook and the environment say. Recalled while it is idle,
 the kernel is parked by the driver; when it is busy again, its GPU memory is asked for. No message
 is held up meanwhile: the kernel waits in its next CUDA call. Where it has none that could wait,
 because it has not used CUDA yet, it is stopped (SIGSTOP) while it is busy and has no GPU.
@@ -16,8 +17,8 @@ Where no GPU is to be had, this process becomes the kernel, and that has no keep
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import json
 import math
 import os
 import signal
@@ -134,7 +135,7 @@ class KeptKernel:
         self._tree = KeptTree(self._holding, command, self._environ_of_kernel)
         self._ladder = ladder_of(self._tree, environ, say)
         self._keeper = Keeper(
-            self._holding, self._request, self._ladder, self._tree, on_rest=self._rests, say=say
+            self._holding, self._request, self._ladder, self._tree, on_rest=self._note, say=say
         )
 
     def start(self, *, at_first_cell: bool) -> None:
@@ -151,7 +152,7 @@ class KeptKernel:
         else:
             self._holding.ask(self._request, self._settings.wait_timeout)
         self._tree.start()
-        self._note()
+        self._note(self._keeper.rest)
 
     def hold(self) -> int:
         """Keep it until it has ended; its exit code."""
@@ -207,12 +208,9 @@ class KeptKernel:
         if recall is not None and recall.lease == self._holding.lease and recall.give in MEMORY:
             self._keeper.asked(recall)
 
-    def _rests(self, rest: Rest) -> None:
-        if rest is Rest.AWAKE:
-            self._note()
-
-    def _note(self) -> None:
-        if self._holding.grant is not None and self._tree.started is not None:
+    def _note(self, rest: Rest) -> None:
+        held = self._holding.grant is not None and self._tree.started is not None
+        if rest is Rest.AWAKE and held:
             self._record.write(self._tree.noted())
 
     def _look(self) -> None:
@@ -244,7 +242,8 @@ class KeptKernel:
             pass  # it was interrupted, or did not need its GPU
         except GpuShareError as error:
             self._again_at = time.monotonic() + AGAIN
-            say(f"{error} The kernel waits.")
+            if self._keeper.rest is not Rest.ENDED:
+                say(f"{error} The kernel waits.")
 
     def _interrupt(self, root: int) -> None:
         self._signals.interrupted = False
@@ -283,17 +282,12 @@ def _become(command: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def main(words: Sequence[str]) -> int:
     """Keep a kernel; its exit code."""
-    at = words.index("--")
-    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", allow_abbrev=False)
-    parser.add_argument("--gpus", default="")
-    parser.add_argument("--memory", default="")
-    parser.add_argument("--lease", choices=("start", "first-cell"), default="start")
-    parser.add_argument("file")
-    options, command = parser.parse_args(words[:at]), words[at + 1 :]
+    told, file, *command = words
+    wishes = json.loads(told)
     environ = dict(os.environ)
     if find_socket(environ) is None:
         return _become(command, environ)
-    asked = {names.GPUS: options.gpus, names.MEMORY: options.memory}
+    asked = {names.GPUS: wishes["gpus"], names.MEMORY: wishes["memory"]}
     settings = read_settings(environ, read_settings(asked))
     for complaint in settings.complaints:
         say(complaint)
@@ -302,12 +296,12 @@ def main(words: Sequence[str]) -> int:
     signals = _Signals(environ)
     try:
         with (
-            Record(environ, name_of(options.file)) as record,
+            Record(environ, name_of(file)) as record,
             contextlib.closing(
-                KeptKernel(options.file, command, environ, settings, record, signals)
+                KeptKernel(file, command, environ, settings, record, signals)
             ) as kernel,
         ):
-            kernel.start(at_first_cell=options.lease == "first-cell")
+            kernel.start(at_first_cell=wishes["lease"] == "first-cell")
             return kernel.hold()
     except _Ends:
         return 128 + signals.ends

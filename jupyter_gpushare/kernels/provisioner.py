@@ -9,6 +9,7 @@ successor, and the kernel goes on.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -19,11 +20,9 @@ from jupyter_client.launcher import launch_kernel
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from traitlets import CaselessStrEnum, Unicode
 
-from ..keeper.record import noted
+from ..keeper.record import forget, noted
 from .cells import name_of
 
-#: The name of its entry point.
-PROVISIONER: Final = "gpushare"
 _KEEP: Final = f"{__package__}.keep"
 
 
@@ -52,9 +51,8 @@ class GpuShareProvisioner(LocalProvisioner):
         """Start a keeper, which starts the kernel."""
         manager: Any = self.parent
         self._file, self._is_ending, self._groups = manager.connection_file, False, ()
-        options = {"gpus": self.gpus, "memory": self.gpu_memory, "lease": self.lease}
-        told = [f"--{name}={value}" for name, value in options.items() if value]
-        keep = [sys.executable, "-P", "-m", _KEEP, *told, self._file, "--", *cmd]
+        wishes = {"gpus": self.gpus, "memory": self.gpu_memory, "lease": self.lease}
+        keep = [sys.executable, "-P", "-m", _KEEP, json.dumps(wishes), self._file, *cmd]
         self._keeps = keep, self._scrub_kwargs(kwargs)
         return await super().launch_kernel(keep, **kwargs)
 
@@ -75,6 +73,12 @@ class GpuShareProvisioner(LocalProvisioner):
         self.pid = self.pgid = self.process.pid
         self.log.warning("jupyter_gpushare: the keeper of kernel %s is replaced", self.kernel_id)
         return None
+
+    async def cleanup(self, restart: bool = False) -> None:
+        """After its end."""
+        if not restart and self._file:
+            forget(self._keeps[1]["env"], name_of(self._file))
+        await super().cleanup(restart)
 
     async def send_signal(self, signum: int) -> None:
         """To the kernel, its children and its keeper."""

@@ -171,6 +171,16 @@ def test_it_is_parked_while_it_is_idle_and_has_its_memory_when_it_works(
         assert shown.reply["status"] == "error"
         assert prints(kernel, READ) == "read: b'alice was here'\n"
         stage.until_state("alice", "idle")
+        with bob_has_it(stage) as bob:
+            had = stage.until_state("alice", "parked")["id"]
+            kernel.manager.restart_kernel(now=True)
+            waits(stage, kernel)
+            assert had not in [row["id"] for row in stage.root.call(Method.STATUS)["leases"]]
+            release(bob)
+            Kernel.settle(kernel)
+            assert prints(kernel, "print('block' in globals())") == "False\n"
+    left = [file.name for file in (stage.runtime / "jupyter-gpushare").iterdir()]
+    assert not [name for name in left if kernel.id in name]
 
 
 def test_an_interrupt_ends_a_cell_that_waits_without_standing_in_the_driver(
