@@ -86,6 +86,11 @@ _RUNGS: Final = {
     "storage": "Its tensors are in host memory: {}.",
     "driver": "The driver keeps all that it had on the GPU in host memory: {}.",
 }
+#: Of a model server, where that is something else.
+_SERVERS_RUNGS: Final = {
+    "release": "It was stopped, and is started again.",
+    "storage": "It sleeps by its own means, with {} in host memory.",
+}
 _ABILITIES: Final = {
     "release": "It could be parked at once, because it has not used the GPU yet",
     "trim": "It could give back cached memory only",
@@ -560,8 +565,8 @@ def _parking(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Fact]:
     if (until := row["pinned_until"]) is not None and until > now:
         yield said("kept", "Its GPU is kept for {} more.", left(until))
     if row["rung"] is not None:
-        is_ended = row["kind"] == "server" and row["rung"] == "release"
-        words = "It was stopped, and is started again." if is_ended else _RUNGS[row["rung"]]
+        rungs = {**_RUNGS, **_SERVERS_RUNGS} if row["kind"] == "server" else _RUNGS
+        words = rungs[row["rung"]]
         yield said("parked", words, size(row["parked_memory"] or 0))
     ability = row["ability"]
     if ability is not None:

@@ -249,8 +249,8 @@ def servers_sleep_and_serve() -> Situation:
         uses(world, lease := ask(world, "alice", f"{what}.gguf", gib=24), 12)
         world.idle(lease)
         world.memory.clear()
-        rung = Rung.RELEASE if what == "stopped" else Rung.DRIVER
-        world.gives(lease, rung, 12 * GIB, Movable.KIND)
+        rungs = {"stopped": Rung.RELEASE, "asleep": Rung.STORAGE}
+        world.gives(lease, rungs.get(what, Rung.DRIVER), 12 * GIB, Movable.KIND)
         later(world, 30, 10)
     for what in names[3:]:
         uses(world, ask(world, "alice", f"{what}.gguf", gib=24), 12)
