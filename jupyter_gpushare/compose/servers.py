@@ -20,16 +20,24 @@ def says(row: doc.Server, standing: tuple[str, str, str]) -> list[doc.Fact]:
 
 
 def snippet(row: doc.Server) -> str:
-    """Python that asks it, as those who serve models understand it.
+    """Python that asks it; as OpenAI's kind understands it, if it lists a model as those do.
 
     The token is looked up when it runs: a notebook is kept, and shown to others.
     """
-    address = json.dumps(row["address"])
-    base, model = (json.dumps(one) for one in (f"{row['address'].rstrip('/')}/v1", row["model"]))
+    address, model = json.dumps(row["address"].rstrip("/")), json.dumps(row["model"])
+    if row["model"] is None:
+        return (
+            "from urllib.request import Request, urlopen\n"
+            "from jupyter_gpushare.client import server_token\n\n"
+            f"address = {address}\n"
+            'sent = {"Authorization": f"Bearer {server_token(address)}"}\n'
+            'urlopen(Request(f"{address}/...", headers=sent)).read()'
+        )
     return (
         "from jupyter_gpushare.client import server_token\n"
-        "from openai import OpenAI\n"
-        f"client = OpenAI(base_url={base}, api_key=server_token({address}))\n"
-        f"client.chat.completions.create(\n    model={model if row['model'] else '...'},\n"
+        "from openai import OpenAI\n\n"
+        f"address = {address}\n"
+        'client = OpenAI(base_url=f"{address}/v1", api_key=server_token(address))\n'
+        f"client.chat.completions.create(\n    model={model},\n"
         '    messages=[{"role": "user", "content": "Hello"}],\n)'
     )

@@ -76,7 +76,7 @@ def test_who_may_use_a_server_is_told_how_and_nobody_else(node: RunningNode) -> 
             if who in ("alice", "bob"):
                 (server,) = found
                 assert (server["token"], server["mine"]) == ("sk-1", who == "alice")
-                assert "127.0.0.1:8000/v1" in server["snippet"]
+                assert "http://127.0.0.1:8000" in server["snippet"]
                 assert "sk-1" not in server["snippet"], "a notebook is kept, and shown to others"
             else:
                 assert not found
@@ -85,6 +85,10 @@ def test_who_may_use_a_server_is_told_how_and_nobody_else(node: RunningNode) -> 
             assert "sk-1" not in str(row)
             state = said.first(row, "state", 0.0)
             assert state.startswith("serving 3 requests" if knows else "serving for")
+        alice.call(Method.SERVING, lease=lease, **{**says, "model": None}, **secret)
+        (server,) = alice.call(Method.SERVERS)["servers"]
+        compile(server["snippet"], "a cell", "exec")
+        assert "openai" not in server["snippet"], "it lists no model as OpenAI's kind does"
         alice.call(Method.RELEASE, lease=lease)
         assert alice.call(Method.SERVERS) == {"servers": []}
 
