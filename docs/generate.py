@@ -761,7 +761,8 @@ def walls() -> str:
         told[f"{at}: answers *no device*"] = lambda one, who=who: f"{one[who]['no device']:,}"
     rows = [(words, *map(read, runs)) for words, read in told.items()]
     made = table(("", "with walls", "without"), rows)
-    at = "Run on {date}, commit `{commit}`, on {cores} cores.".format(**record["machine"])
+    at = "Run on {date}, commit `{commit}`, on {cores} cores, at a load of {load average:.0f}."
+    at = at.format(**record["machine"])
     return _filled(HERE / "security.md", "beside who takes all memory", f"{made}\n{at}")
 
 
