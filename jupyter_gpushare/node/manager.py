@@ -423,6 +423,7 @@ class Manager:
         self, batch: Sequence[_Pending], failure: WallsDown
     ) -> tuple[State, list[Outcome]]:
         """Decide the batch again with granting stopped: nobody could use what it granted."""
+        self._trouble(_WALLED).came(str(failure))
         self._without_wall = str(failure)
         stop = cmd.SetGranting(self.clock.boot(), str(failure), may_wait=True)
         again = [pending.command for pending in batch]
@@ -443,8 +444,9 @@ class Manager:
                 self._without_wall = str(error)
                 self.ask(cmd.SetGranting(now, str(error), may_wait=True), owner=NODE)
         else:
-            self._trouble(_WALLED).is_over()
-            if problem is not None and problem == self._without_wall:
+            if problem is None:
+                self._trouble(_WALLED).is_over()
+            elif problem == self._without_wall:
                 self.ask(cmd.SetGranting(now, None), owner=NODE)
 
     def _without_disk(

@@ -41,9 +41,12 @@ class Falls(Walled):
 
 @pytest.mark.parametrize("falls", [0, 1, 3])
 async def test_a_wall_is_wider_than_the_leases_at_each_instant_of_a_step(
-    tmp_path: Path, falls: int
+    tmp_path: Path, falls: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever dies at such an instant leaves it so. Who cannot be granted behind a wall waits."""
+    """Whoever dies at such an instant leaves it so. Who cannot be granted behind a wall waits.
+
+    That it stands again is said when somebody was granted, not at each try.
+    """
     walls = Falls(falls)
     was_open = defaultdict[str, list[bool]](list)
 
@@ -77,6 +80,7 @@ async def test_a_wall_is_wider_than_the_leases_at_each_instant_of_a_step(
         await soon(lambda: not walls.stands["user-ann"][1])
     assert was_open["LeaseGranted"] == [True] * 3
     assert was_open["ClaimMoved"] == [True] * 3, "what was given back is measured"
+    assert caplog.text.count("The walls stand again") == (falls > 0)
 
 
 async def test_no_wall_gets_narrower_while_leases_may_be_presented_that_the_ledger_lost() -> None:
