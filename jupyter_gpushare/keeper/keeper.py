@@ -125,6 +125,9 @@ class Keeper:
             self._given = Given(Rung.DRIVER if checkpointed else Rung.STORAGE)
             self._is_granted = holds
             self._move(Rest.ASLEEP)
+        elif (lease := self._holding.lease) is not None:
+            # That keeper may have been killed before it could tell that all is back.
+            self._holding.session.tell_surely(Method.RESTORED, lease=lease, seconds=None)
 
     # -- who uses the program ----------------------------------------------------------
 

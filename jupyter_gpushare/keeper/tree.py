@@ -42,7 +42,7 @@ class KeptTree:
 
     ``environ()`` is the program's environment, anew at each start. ``allowed`` says whether the
     driver may be used at all. ``ready()`` returns when the program can be used, and raises
-    :class:`GpuShareError`.
+    :class:`GpuShareError`. ``parks()`` is called just before the driver takes it.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class KeptTree:
         restarts: bool = False,
         allowed: bool = True,
         ready: Callable[[], None] = lambda: None,
+        parks: Callable[[], None] = lambda: None,
         stdin: int | IO[bytes] | None = None,
         new_session: bool = False,
     ) -> None:
@@ -61,6 +62,7 @@ class KeptTree:
         self._command = list(command)
         self._environ = environ
         self._ready = ready
+        self._parks = parks
         self._stdin = stdin
         self._new_session = new_session
         self._allowed = allowed
@@ -175,8 +177,10 @@ class KeptTree:
 
     def park(self, deadline_s: float) -> Outcome:
         """Everything of all its processes from the GPUs into host memory."""
-        driver = self._driver
-        return _ENDED if driver is None else driver.park(deadline_s)
+        if (driver := self._driver) is None:
+            return _ENDED
+        self._parks()
+        return driver.park(deadline_s)
 
     def resume(self, gpu_map: Mapping[str, str] | None, deadline_s: float) -> Outcome:
         """And back."""

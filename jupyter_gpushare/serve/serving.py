@@ -113,10 +113,11 @@ class Serving:
             restarts=RESTART in wanted.rungs,
             allowed=DRIVER in wanted.rungs,
             ready=self._until_ready,
+            parks=lambda: self._note(checkpointed=True),
             stdin=subprocess.DEVNULL,
             new_session=True,
         )
-        ladder = Ladder(
+        self._ladder = Ladder(
             self._frameworks if self._can_sleep else None,
             self._tree,
             say,
@@ -126,7 +127,7 @@ class Serving:
             alone=lambda: one_at_a_time(environ),
         )
         self.keeper = Keeper(
-            self._holding, wanted.request, ladder, self._tree, on_rest=self._rests, say=say
+            self._holding, wanted.request, self._ladder, self._tree, on_rest=self._rests, say=say
         )
         self.proxy = Proxy(
             self.keeper,
@@ -240,7 +241,10 @@ class Serving:
             self._own.is_parked, self._own.answer = True, noted.more["answer"]
         self.keeper.succeeds(
             holds=holds,
-            checkpointed=state not in (None, State.RUNNING),
+            # The driver may say it to ancestors only, of which the last was killed.
+            checkpointed=noted.more["checkpointed"]
+            if state is None
+            else state is not State.RUNNING,
             moved=[framework.parker for framework in sleeping if framework.parker is not None],
         )
         self._say("It goes on with the server that another one has left.")
@@ -322,8 +326,8 @@ class Serving:
             self._ended.set()
         self.tell()
 
-    def _note(self) -> None:
-        """What a successor needs to know."""
+    def _note(self, *, checkpointed: bool | None = None) -> None:
+        """What a successor needs to know; ``checkpointed``: the driver is about to do that."""
         if self._tree.started is None or self._holding.lease is None:
             return
         own = self._own
@@ -334,6 +338,7 @@ class Serving:
                 adapter=self._adapter.name,
                 model=self._model,
                 sleeps=own is not None and own.is_parked,
+                checkpointed=self._ladder.checkpointed if checkpointed is None else checkpointed,
                 answer=None if own is None else own.answer,
                 slept=list(self._adapter.slept),
             )

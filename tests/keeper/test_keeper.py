@@ -196,6 +196,20 @@ def test_who_stops_waiting_leaves_the_queue_and_it_sleeps_on(node: RunningNode) 
         until(lambda: not node.status()["queue"], "nobody is in the queue")
 
 
+def test_a_successor_tells_what_its_predecessor_brought_back(node: RunningNode) -> None:
+    with kept(node) as it, bob_waits(node) as (bob, asked):
+        it.asleep()
+        bob.call(Method.RELEASE, lease=bob.wait(asked)["lease"])
+        lease = str(it.holding.lease)
+        it.holding.session.resume(lease, lambda news: None, lambda: None, 60.0)
+        successor = Keeper(
+            it.holding, {}, Ladder(None, it.driver, print), it.program, say=it.said.append
+        )
+        successor.succeeds(holds=True, checkpointed=False)
+        rows = lambda: node.status()["leases"]  # noqa: E731
+        until(lambda: [one for one in rows() if one["id"] == lease and not one["rung"]], "is told")
+
+
 def test_what_did_not_wake_leaves_its_gpu_to_others_until_it_is_tried_again(
     node: RunningNode,
 ) -> None:

@@ -98,7 +98,8 @@ class Ladder:
         self._room = room
         self._alone = alone
         self._moved: list[Parker] = []  # whose tensors are in host memory
-        self._checkpointed = False
+        #: Whether the driver has taken it.
+        self.checkpointed = False
         self.memory = 0  # bytes in host memory now
         #: Bytes for which there was no room in host memory when it was tried last.
         self.lacking = 0
@@ -106,7 +107,7 @@ class Ladder:
     @property
     def holds(self) -> bool:
         """Whether memory must be brought back before CUDA is used again."""
-        return self._checkpointed or bool(self._moved)
+        return self.checkpointed or bool(self._moved)
 
     def ability(self, gpus: Sequence[str]) -> tuple[Rung, str]:
         """The highest rung this process could take now, and why no higher one."""
@@ -254,7 +255,7 @@ class Ladder:
             return None
         outcome = self._driver.park(deadline_for(amount))
         if outcome.result is Result.DONE:
-            self._checkpointed = True
+            self.checkpointed = True
             self.memory += amount
             # Tensors that went back by themselves need the GPUs that torch knows by index.
             movable = Movable.KIND if ability.migration and not self._moved else Movable.SAME
@@ -262,7 +263,7 @@ class Ladder:
         why.append(outcome.message)
         if outcome.result is Result.STUCK:
             # In between: CUDA blocks until it is set going again, which the next cell tries.
-            self._checkpointed = True
+            self.checkpointed = True
         elif outcome.result is Result.DEAD:
             why.append(_DEAD)
         return None
@@ -276,9 +277,9 @@ class Ladder:
         :class:`NotBroughtBack` and :class:`ProcessLost`.
         """
         began = time.monotonic()
-        if self._checkpointed:
+        if self.checkpointed:
             self._settled(self._driver.resume(gpu_map or None, deadline_for(self.memory)))
-            self._checkpointed = False
+            self.checkpointed = False
         while self._moved:
             try:
                 self._moved[-1].resume()
@@ -292,12 +293,12 @@ class Ladder:
 
     def found(self, checkpointed: bool, moved: Sequence[Parker]) -> None:
         """Another process has parked it, and has ended."""
-        self._checkpointed, self._moved = checkpointed, list(moved)
+        self.checkpointed, self._moved = checkpointed, list(moved)
 
     def forget(self) -> None:
         """The processes have ended, and what they had with them."""
         self._moved.clear()
-        self._checkpointed, self.memory = False, 0
+        self.checkpointed, self.memory = False, 0
 
     def _settled(self, outcome: Outcome) -> None:
         if outcome.result is Result.DONE:

@@ -18,7 +18,7 @@ def believe_who_parks() -> None:
         amount = sum(need.used or 0 for need in needs)
         plan(amount)
         self._driver.park(1.0)
-        self._checkpointed = True
+        self.checkpointed = True
         return Given(Rung.DRIVER, amount)
 
     ladder.Ladder._checkpoint = checkpoint
