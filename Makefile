@@ -30,6 +30,7 @@
 #   make bench-pool  how long the pool takes to say where, with 100 hosts of 8 GPUs; JSON (15 s)
 #   make soak        random faults on a node manager for SOAK_MINUTES=20, with SOAK_SEED if given
 #   make soak-pool   the same on five hosts and their pool, with 200 people (as root)
+#   make soak-serve  the same on a server that sleeps, with 10,000 requests (15 min)
 #   make fuzz        FUZZ_INPUTS=1000000 inputs into everything that reads what others wrote
 #   make hostile     one user does his worst: what do others notice? (as root, 6 min)
 #   make churn       leases come and go at speed for CHURN_MINUTES=60: does anything grow?
@@ -81,7 +82,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help jest-kept test-power lab test test-fast test-long test-ray test-ui test-afresh matrix wheels tour demo demo-parking demo-turns demo-qos demo-pool demo-serve bench bench-hub bench-hosts bench-pool bench-ledger bench-peers soak soak-pool fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
+.PHONY: FORCE help jest-kept test-power lab test test-fast test-long test-ray test-ui test-afresh matrix wheels tour demo demo-parking demo-turns demo-qos demo-pool demo-serve bench bench-hub bench-hosts bench-pool bench-ledger bench-peers soak soak-pool soak-serve fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -363,6 +364,11 @@ soak: $(VENV)/.dev
 soak-pool: $(VENV)/.dev
 	POOL_STORM_MINUTES=$(SOAK_MINUTES) POOL_STORM_SEED=$(SOAK_SEED) \
 		$(BIN)/python -m pytest -q -s -m long -k a_long_storm tests/pool/test_histories.py
+
+SERVE_ROUNDS ?= 200
+soak-serve: $(VENV)/.dev
+	SERVE_STORM_ROUNDS=$(SERVE_ROUNDS) SERVE_STORM_SEED=$(SOAK_SEED) \
+		$(BIN)/python -m pytest -q -s -m long tests/serve/test_storm.py
 
 fuzz: $(VENV)/.dev
 	$(BIN)/python benchmarks/fuzz.py --inputs $(FUZZ_INPUTS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED)) \
