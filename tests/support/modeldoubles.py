@@ -138,7 +138,8 @@ class Transformers(Double):
     def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> Said:
         match method, path:
             case "GET", "/openapi.json":
-                return 200, {"paths": {"/load_model": {}, "/reset": {}}}
+                routes = "/load_model /reset /v1/models /v1/responses /v1/chat/completions"
+                return 200, {"paths": {route: {} for route in routes.split()}}
             case "GET", "/v1/models":
                 data = [{"id": k, "status": {"value": v}} for k, v in self.stand.items()]
                 return 200, {"data": data}

@@ -12,6 +12,7 @@ from ..upstream import Control, ControlFailed
 from .base import Unloads, has_flag, is_program
 
 _KEEPS = "--continuous-batching"
+_ROUTES = {"/reset", "/load_model", "/v1/models", "/v1/responses", "/v1/chat/completions"}
 
 
 class Transformers(Unloads):
@@ -33,7 +34,7 @@ class Transformers(Unloads):
     def answers(self, control: Control) -> bool:
         told: Any = control.call("GET", "/openapi.json").json
         paths = told.get("paths") if isinstance(told, dict) else None
-        return isinstance(paths, dict) and {"/reset", "/load_model"} <= paths.keys()
+        return isinstance(paths, dict) and paths.keys() >= _ROUTES
 
     def loaded(self, control: Control) -> list[str]:
         told: Any = control.must("GET", "/v1/models").json
