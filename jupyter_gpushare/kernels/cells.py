@@ -20,6 +20,8 @@ _RUN_CODE: Final = frozenset(
     }
 )
 _UNKNOWN: Final = "before"  # what ran when we came
+#: Seconds for which what has come already is read.
+_AT_ONCE: Final = 0.02
 #: Seconds between two questions whether that has ended.
 _ASK_EVERY: Final = 1.0
 
@@ -59,19 +61,20 @@ class Cells:
 
     def hear(self, seconds: float) -> None:
         """Wait until the kernel says something, ``seconds`` at most, and take it in."""
-        wait, now = int(seconds * 1000), time.monotonic()
+        now = time.monotonic()
+        end = now + seconds
         if _UNKNOWN in self._running and now > self._asked_at + _ASK_EVERY:
             # Its answer is not read: the state that comes with it tells, if we listen by then.
             self._asked_at = now
             self._client.session.send(self._shell, "kernel_info_request", {}, ident=None)
-        while self._iopub.poll(wait):
-            wait = 0
+        # Who prints all the time holds up nothing.
+        while now <= end and self._iopub.poll(int((end - now) * 1000)):
             try:
                 _, parts = self._client.session.feed_identities(self._iopub.recv_multipart())
-                message = self._client.session.deserialize(parts, content=False)
-                self._take(message)
+                self._take(self._client.session.deserialize(parts, content=False))
             except (ValueError, TypeError, KeyError):
-                continue  # not the kernel's, or one that we cannot read
+                pass  # not the kernel's, or one that we cannot read
+            end, now = min(end, now + _AT_ONCE), time.monotonic()
 
     def _take(self, message: dict[str, Any]) -> None:
         if message["header"]["msg_type"] != "status":

@@ -177,7 +177,6 @@ def test_it_is_parked_while_it_is_idle_and_has_its_memory_when_it_works(
             waits(stage, kernel)
             assert had not in [row["id"] for row in stage.root.call(Method.STATUS)["leases"]]
             release(bob)
-            Kernel.settle(kernel)
             assert prints(kernel, "print('block' in globals())") == "False\n"
     left = [file.name for file in (stage.runtime / "jupyter-gpushare").iterdir()]
     assert not [name for name in left if kernel.id in name]
@@ -198,6 +197,8 @@ def test_an_interrupt_ends_a_cell_that_waits_without_standing_in_the_driver(
         until(lambda: not stage.root.call(Method.STATUS)["queue"], "nobody waits")
         shown = kernel.start(FILL + READ)
         waits(stage, kernel)
+        kernel.pump(1.0)
+        assert not shown.done
         release(bob)
         assert kernel.finish(shown).stream() == "read: b'alice was here'\n"
         stage.until_state("alice", "idle")
@@ -215,7 +216,6 @@ def test_one_that_waits_at_its_start_starts_without_a_gpu_when_it_is_interrupted
         kernel.manager.restart_kernel(now=True)
         waits(stage, kernel)
         release(bob)
-        Kernel.settle(kernel)
         seen = prints(kernel, SEES)
         assert stage.lease("alice")["gpus"][0]["uuid"] in seen
 
@@ -231,9 +231,12 @@ def test_a_keeper_that_is_killed_has_a_successor_and_the_kernel_goes_on(
         if asleep:
             has_it.enter_context(bob_has_it(stage))
             stage.until_state("alice", "parked")
+            shown = kernel.start(READ)
+            waits(stage, kernel)
         kernel.keeper_dies()
-        shown = kernel.start(READ)
-        if asleep:
+        if not asleep:
+            shown = kernel.start(READ)
+        else:
             waits(stage, kernel)
             has_it.close()
         assert kernel.finish(shown).stream() == "read: b'alice was here'\n"
@@ -252,7 +255,7 @@ def test_a_kernel_that_dies_is_started_again_with_a_lease_of_its_own(
         kernel.start("import os; os.kill(os.getpid(), 9)")
         until(lambda: not kernel.manager.is_alive(), "Jupyter sees it")
         kernel.manager.restart_kernel(now=True)
-        kernel.settle()
+        kernel.ok("1")
         row = stage.until_state("alice", "idle")
         assert (row["id"] == before, row["kernel_id"]) == (False, kernel.id)
 
