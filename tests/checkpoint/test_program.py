@@ -298,6 +298,25 @@ def opened(pid: int) -> set[str]:
     return {file for _number, file in open_files(pid)}
 
 
+BURY = """
+import os, subprocess, threading
+from jupyter_gpushare.node.checkpoint import worker
+root = subprocess.Popen(["sh", "-c", "read word; exit 7"], stdin=-1, start_new_session=True)
+ended, told = os.pipe()
+threading.Thread(target=worker._bury, args=(root.pid, told)).start()
+codes = {subprocess.run(["sh", "-c", "exit 3"]).returncode for _ in range(30)}
+root.stdin.close()
+print(codes, os.read(ended, 9))
+"""
+
+
+def test_what_the_driver_starts_in_the_worker_is_its_own_to_wait_for() -> None:
+    """Its bindings do; and the end of the program is still heard of."""
+    command = [sys.executable, "-c", BURY]
+    done = subprocess.run(command, capture_output=True, start_new_session=True, timeout=60)
+    assert done.stdout == b"{3} b'7'\n", done
+
+
 LOOK = """
 import json, os, signal
 print(json.dumps({

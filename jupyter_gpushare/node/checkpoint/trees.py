@@ -39,6 +39,9 @@ from .sequence import STATE_SECONDS, Answer, Call, Plan, Step
 LIST_SECONDS: Final = 10.0
 #: The steps that change nothing.
 _LOOKS: Final = {Step.LIST.value, Step.STATE.value}
+_WITHOUT_CUDA: Final = Outcome(
+    Result.REFUSED, Cause.NO_CUDA, "No process of the program uses CUDA."
+)
 #: The states that a tree is in if one of its processes is.
 _GRAVEST: Final = (State.FAILED, State.RESTORING, State.CHECKPOINTING)
 
@@ -68,27 +71,22 @@ class _Tree:
         grave = next((state for state in _GRAVEST if state in found), State.LOCKED)
         return grave if found and None not in found else None
 
-    def lacks_cuda(self) -> bool:
-        """Whether there is nothing to do; that is a failure then."""
-        if self.states or self.failures:
-            return False
-        text = "No process of the program uses CUDA."
-        return not self._fails(None, Outcome(Result.REFUSED, Cause.NO_CUDA, text))
-
     def those_in(self, *states: State | None) -> list[Target]:
         return [target for target, state in self.states.items() if state in states]
 
     def look(self) -> Generator[Call, Answer, list[Target]]:
         """The processes of the tree that may use CUDA and are not known yet."""
         answer = yield Call(Step.LIST, LIST_SECONDS)
-        message = ""
-        if not answer.well:
-            how = "in time" if answer.late else f"({answer.error or 'the worker died'})"
-            message = f"The processes of the program could not be listed {how}."
-        took, replaced = {Step.LIST.value: answer.seconds}, answer.late or answer.died
-        failure = Outcome(Result.REFUSED, Cause.DRIVER, message, seconds=took, replaced=replaced)
+        why = "it took too long" if answer.late else answer.error or "the worker died"
+        failure = Outcome(
+            Result.REFUSED,
+            Cause.DRIVER,
+            f"The processes of the program could not be listed: {why}.",
+            seconds={Step.LIST.value: answer.seconds},
+            replaced=answer.late or answer.died,
+        )
         self._takes(failure)
-        if message:
+        if not answer.well:
             self._fails(None, failure)
         return [target for target in answer.processes if target not in self.states]
 
@@ -125,6 +123,8 @@ class _Tree:
         """``message``: what is said after what has failed."""
         if result is Result.INTACT and self.seconds.keys() <= _LOOKS:
             result = Result.REFUSED
+        if result is Result.REFUSED and not self.failures:
+            self._fails(None, _WITHOUT_CUDA)
         _, first = self.failures[0] if self.failures else (None, Outcome(result))
         said = [
             outcome.message if target is None else f"Process {target.pid}: {outcome.message}"
@@ -172,9 +172,9 @@ def plan(request: Request) -> Plan:
     if request.action is Action.RESUME and not tree.failures:
         return (yield from _resume(tree, listed))
     yield from tree.bring(listed, Action.STATE)
-    if tree.lacks_cuda() or tree.failures:
+    if tree.failures:
         return replace(tree.end(Result.REFUSED), state=None)
-    return tree.end(Result.DONE)
+    return tree.end(Result.DONE if tree.states else Result.REFUSED)
 
 
 # -- parking -----------------------------------------------------------------------------------
@@ -185,11 +185,11 @@ def _park(tree: _Tree) -> Plan:
         known = set(tree.states)
         yield from tree.bring((yield from tree.look()), Action.LOCK)
         locked = tree.those_in(State.LOCKED)
-        if tree.lacks_cuda() or tree.failures:
-            break
-        if not locked:
-            return tree.end(Result.DONE)
-        if known >= tree.states.keys():  # else it is listed again first, until nothing is new
+        if not (locked or tree.failures):
+            return tree.end(Result.DONE if tree.states else Result.REFUSED)
+        if (
+            not tree.failures and known >= tree.states.keys()
+        ):  # else it is listed again first, until nothing is new
             yield from tree.bring(locked, Action.PARK)
     return (yield from _undo(tree))
 

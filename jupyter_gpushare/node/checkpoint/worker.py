@@ -37,6 +37,8 @@ from .starting import leave, shell_code
 _ALARM_GRACE: Final = 5
 _STATES: Final = ("running", "locked", "checkpointed", "failed", "checkpointing", "restoring")
 _MIGRATION_BINDINGS: Final = "CUcheckpointGpuPair"
+#: Seconds between two looks at a child that somebody else waits for.
+_LOOK: Final = 0.02
 #: What every process maps that uses CUDA, or has loaded it.
 _LIBRARY: Final = b"libcuda.so"
 
@@ -287,7 +289,17 @@ def _bury(root: int, told: int) -> None:
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)) is not None:
             if ended.si_pid == root:
                 os.write(told, shell_code(ended))
-            os.waitpid(ended.si_pid, 0)
+            if _is_our_own(ended.si_pid):
+                time.sleep(_LOOK)
+            else:
+                os.waitpid(ended.si_pid, 0)
+
+
+def _is_our_own(pid: int) -> bool:
+    """Whether the driver or its bindings have started it here, who wait for it themselves."""
+    with suppress(ProcessLookupError):  # they have done so
+        return os.getsid(pid) == os.getpid()
+    return True
 
 
 def _answer(driver: Driver | None, command: dict[str, Any]) -> tuple[Driver | None, dict[str, Any]]:
