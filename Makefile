@@ -216,13 +216,17 @@ chromium:
 	else sudo -n bash -c '$(INSTALL_CHROMIUM)'; fi; } >/dev/null 2>&1 && chromium --version >/dev/null 2>&1; } \
 	|| { echo "The tests in a browser need chromium: apt install chromium, or name it with CHROMIUM=/path/to/it" >&2; exit 1; }
 
-# Tests of several hosts use network namespaces (as root) and a real sshd; without them they are skipped.
+# Tests of several hosts use network namespaces (as root) and a real sshd, one of kernels that of R; without them they are
+# skipped.
 # After chromium: two apts at once would wait for one lock.
 INSTALL_HOSTS := apt-get update -qq && apt-get install -qq -y --no-install-recommends iproute2 openssh-server
+INSTALL_R := apt-get update -qq && apt-get install -qq -y --no-install-recommends r-cran-irkernel
 hosts: | chromium
 	@if [ "$$(id -u)" = 0 ] && ! { command -v ip && [ -x /usr/sbin/sshd ]; } >/dev/null; then \
 	bash -c '$(INSTALL_HOSTS)' >/dev/null 2>&1 \
 	|| echo "Tests of several hosts are skipped: apt install iproute2 openssh-server failed." >&2; fi
+	@if [ "$$(id -u)" = 0 ] && ! command -v R >/dev/null; then bash -c '$(INSTALL_R)' >/dev/null 2>&1 \
+	|| echo "The test of R's kernel is skipped: apt install r-cran-irkernel failed." >&2; fi
 
 SUITES := $(BIN)/python scripts/suites.py --pytest="$(PYTEST)" --playwright="$(PLAYWRIGHT)"
 # What jest says is told with the rest, at the end; so this target itself never fails.

@@ -267,19 +267,19 @@ def test_a_kernel_that_dies_is_started_again_with_a_lease_of_its_own(
         assert (row["id"] == before, row["kernel_id"]) == (False, kernel.id)
 
 
-R = shutil.which("R")
-HAS_IRKERNEL = R is not None and not subprocess.call(
-    [R, "--slave", "-e", "quit(status = !requireNamespace('IRkernel', quietly = TRUE))"],
-    stderr=subprocess.DEVNULL,
-)
+@pytest.fixture
+def r() -> str:
+    found = shutil.which("R")
+    look = "quit(status = !requireNamespace('IRkernel', quietly = TRUE))"
+    if found is None or subprocess.call([found, "--slave", "-e", look]):
+        pytest.skip("no R with IRkernel (apt install r-cran-irkernel)")
+    return found
 
 
-@pytest.mark.skipif(not HAS_IRKERNEL, reason="no R with IRkernel (apt install r-cran-irkernel)")
-def test_a_kernel_of_r_too(shared_stage: Stage, tmp_path: Path) -> None:
+def test_a_kernel_of_r_too(shared_stage: Stage, r: str, tmp_path: Path) -> None:
     stage = shared_stage
-    assert R is not None
     compile_library(Path(__file__).with_name("cudauser.c"), tmp_path / "cudauser.so")
-    argv = [R, "--slave", "-e", "IRkernel::main()", "--args"]
+    argv = [r, "--slave", "-e", "IRkernel::main()", "--args"]
     with kept(stage, argv, transport="tcp", lease="first-cell") as kernel:
         kernel.ok(
             f"dyn.load('{tmp_path}/cudauser.so')\n"
