@@ -41,6 +41,7 @@ from .upstream import (
     SOCKET,
     Control,
     ControlFailed,
+    address_of,
     filled,
     free_port,
     key_in,
@@ -160,8 +161,7 @@ class Serving:
     @property
     def address(self) -> str:
         """Where people find it."""
-        host = self._wanted.host
-        return f"http://{f'[{host}]' if ':' in host else host}:{self._wanted.port}"
+        return address_of(self._wanted.host, self._wanted.port)
 
     # -- its life ----------------------------------------------------------------------
 

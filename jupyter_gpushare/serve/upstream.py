@@ -107,6 +107,12 @@ class Control:
         return answer
 
 
+def address_of(host: str, port: int) -> str:
+    """Where people of this host find what listens there."""
+    host = {"": HOST, "0.0.0.0": HOST, "::": "::1"}.get(host, host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 def free_port() -> int:
     """A port of this host that nobody uses now. Raises `OSError`."""
     for port in random.sample(_PORTS, 100):

@@ -26,7 +26,7 @@ from jupyter_gpushare.client.errors import GpuShareError
 from jupyter_gpushare.serve import adapters
 from jupyter_gpushare.serve.adapters.base import Adapter, models
 from jupyter_gpushare.serve.sleeping import OwnSleep
-from jupyter_gpushare.serve.upstream import Control, key_in
+from jupyter_gpushare.serve.upstream import Control, address_of, key_in
 
 GIB = 2**30
 DOUBLES = {
@@ -277,6 +277,13 @@ def test_control_routes_are_not_open_to_callers(name: str, opened: str, closed: 
 def test_a_key_in_the_command_is_the_servers() -> None:
     assert key_in(["vllm", "--api-key", "k"]) == key_in(["vllm", "--api-key=k"]) == "k"
     assert key_in(["vllm", "--api-key"]) == key_in(["vllm"]) == ""
+
+
+def test_an_address_is_one_that_can_be_called() -> None:
+    hosts = ("127.0.0.1", "0.0.0.0", "::", "fd00::1", "gpu.lab")
+    named = [address_of(host, 8000).removeprefix("http://") for host in hosts]
+    assert named[:2] == ["127.0.0.1:8000"] * 2
+    assert named[2:] == ["[::1]:8000", "[fd00::1]:8000", "gpu.lab:8000"]
 
 
 def test_models_are_listed_if_it_lists_them() -> None:

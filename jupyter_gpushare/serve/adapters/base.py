@@ -21,7 +21,9 @@ class Adapter:
 
     name: ClassVar[str] = "generic"
     #: Which release it was run against, or only read in.
-    tried: ClassVar[str] = "run against servers of tornado"
+    tried: ClassVar[str] = (
+        "run against servers of tornado, FastAPI with uvicorn 0.54, LitServe 0.2.19, vLLM 0.32"
+    )
     #: Whether it can sleep by its own means, and then keeps what slept in host memory.
     sleeps: ClassVar[bool] = False
     copies: ClassVar[bool] = False
