@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import struct
 from collections import Counter, deque
@@ -35,6 +36,7 @@ from aiohttp import (
     WSServerHandshakeError,
     web,
 )
+from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
@@ -59,6 +61,14 @@ _CHUNK: Final = 64 * 1024
 _TELLS: Final = 0.5
 _RESET: Final = struct.pack("ii", 1, 0)  # what SO_LINGER wants for a connection that is reset
 _GONE, _BROKEN = 1001, 1014  # codes of WebSockets: going away, bad gateway
+_MESSAGE: Final = 64 * 2**20  # bytes of one message of a WebSocket, which is held whole
+#: So many connections may be open that have not shown what opens the server.
+_STRANGERS: Final = 128
+_log = logging.getLogger(__name__)
+#: What anybody sends that is no HTTP is no news, and the token may be in it.
+_log.addFilter(
+    lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+)
 
 
 class Problem(Exception):
@@ -131,6 +141,7 @@ class Proxy:
         self._waking: asyncio.Task[None] | None = None
         self._resting: asyncio.TimerHandle | None = None
         self._telling: asyncio.TimerHandle | None = None
+        self._strangers: dict[Any, asyncio.Transport] = {}
         self.under_way = 0
         #: How requests ended: answered, lost, refused, gone.
         self.counts: Counter[str] = Counter()
@@ -139,9 +150,14 @@ class Proxy:
 
     async def start(self, host: str, port: int, grace: float = 10.0) -> web.ServerRunner:
         """Listen; at the end requests have ``grace`` seconds. Raises :class:`OSError`."""
-        serving = web.Server(
-            self.handle, handler_cancellation=True, auto_decompress=False, access_log=None
+        serving = _Listening(
+            self.handle,
+            handler_cancellation=True,
+            auto_decompress=False,
+            access_log=None,
+            logger=_log,
         )
+        self._strangers = serving.strangers
         runner = web.ServerRunner(serving, shutdown_timeout=grace)
         await runner.setup()
         try:
@@ -189,6 +205,7 @@ class Proxy:
         ends = "answered"
         try:
             self._must_be_allowed(request)
+            self._strangers.pop(request.protocol, None)
             body = Body(request)
             if not self._begins():
                 await self._wait(body)
@@ -242,11 +259,17 @@ class Proxy:
             )
         except (ClientError, OSError, _Unsent) as error:
             raise lost(f"The server did not answer: {error}") from error
+        if answer.status < 200:  # nobody asked for another protocol
+            answer.close()
+            raise lost(f"The server answered with status {answer.status}.")
         response = web.StreamResponse(
             status=answer.status, reason=answer.reason, headers=passed_on(answer.headers)
         )
         try:
-            await response.prepare(request)
+            try:
+                await response.prepare(request)
+            except ValueError as error:
+                raise lost(f"The server's answer cannot be passed on: {error}") from error
             while chunk := await _next(answer):
                 await response.write(chunk)
             await response.write_eof()
@@ -267,16 +290,21 @@ class Proxy:
                 headers=headers,
                 autoping=False,
                 autoclose=False,
-                max_msg_size=0,
+                max_msg_size=_MESSAGE,
             )
         except WSServerHandshakeError as error:
             words = "The server refused the WebSocket."
-            raise Problem("answered", error.status, "no_web_socket", words) from error
+            status = error.status if error.status >= 400 else 502
+            raise Problem("answered", status, "no_web_socket", words) from error
         except (ClientError, OSError, _Unsent) as error:
             raise lost(f"The server did not answer: {error}") from error
         chosen = (server.protocol,) if server.protocol else ()
         client = web.WebSocketResponse(
-            protocols=chosen, autoping=False, autoclose=False, max_msg_size=0, compress=False
+            protocols=chosen,
+            autoping=False,
+            autoclose=False,
+            max_msg_size=_MESSAGE,
+            compress=False,
         )
         ends: list[tuple[Socket, bool]] = []  # whose end came first, and whether in good order
         ways: list[asyncio.Task[None]] = []
@@ -455,11 +483,39 @@ class Body:
 async def _once(
     request: ClientRequest, send: Callable[[ClientRequest], Awaitable[ClientResponse]]
 ) -> ClientResponse:
-    """The library sends a GET again by itself where the server hung up. Not so here."""
+    """The library sends a GET again by itself where the server hung up, and a WebSocket's where it
+    names another place. Not so here.
+    """
     try:
-        return await send(request)
+        answer = await send(request)
     except (ClientOSError, ServerDisconnectedError) as error:
         raise _Unsent(str(error) or "it hung up") from error
+    if 300 <= answer.status < 400 and "Upgrade" in request.headers:
+        answer.close()
+        raise WSServerHandshakeError(answer.request_info, (), status=answer.status)
+    return answer
+
+
+class _Listening(web.Server):
+    """Any user of the host may connect. Strangers are few: who was silent for longest goes."""
+
+    def __init__(self, *handles: Any, **more: Any) -> None:
+        super().__init__(*handles, **more)
+        self.strangers: dict[web.RequestHandler, asyncio.Transport] = {}
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        """One more."""
+        super().connection_made(handler, transport)
+        self.strangers[handler] = transport
+        if len(self.strangers) > _STRANGERS:
+            self.strangers.pop(next(iter(self.strangers))).abort()
+
+    def connection_lost(
+        self, handler: web.RequestHandler, exc: BaseException | None = None
+    ) -> None:
+        """One less."""
+        self.strangers.pop(handler, None)
+        super().connection_lost(handler, exc)
 
 
 async def _next(answer: ClientResponse) -> bytes:

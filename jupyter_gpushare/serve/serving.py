@@ -37,6 +37,7 @@ from .proxy import Proxy
 from .sleeping import OwnSleep
 from .token import Token
 from .upstream import (
+    NONSENSE,
     PORT,
     SOCKET,
     Control,
@@ -218,7 +219,7 @@ class Serving:
         if self.keeper.rest is Rest.AWAKE:  # else it may not answer
             if self._wanted.adapter is None and self._adapter.name == "generic":
                 self._use(adapters.by_answers(self._control))
-            with contextlib.suppress(ControlFailed):
+            with contextlib.suppress(ControlFailed, *NONSENSE):
                 self._model = " ".join(next(iter(models(self._control)), "").split())[:NAME]
         self._can_sleep = self._can_sleep and self._adapter.sleeps
         self._note()

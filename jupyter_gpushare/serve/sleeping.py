@@ -8,10 +8,11 @@ answer than before, or none, is started anew by its keeper.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from ..client.adapters.parkers.base import ParkedDamaged, ParkFailed, ParkRefused, ResumeFailed
 from .adapters.base import Adapter
-from .upstream import Control, ControlFailed
+from .upstream import NONSENSE, Control, ControlFailed
 
 
 class OwnSleep:
@@ -37,6 +38,13 @@ class OwnSleep:
         self._steady: bool | None = None
         self.is_parked = False
 
+    def _tries(self, what: Callable[[Control], Any]) -> Any:
+        try:
+            return what(self._control)
+        except NONSENSE as error:
+            words = f"The server's answer is not one of {self.adapter.name}: {error!r}"
+            raise ControlFailed(words[:300]) from error
+
     def trim(self) -> int:
         """A server has no cache that it would empty for us."""
         return 0
@@ -51,9 +59,9 @@ class OwnSleep:
     def park(self) -> int:
         """Have it sleep; the bytes that it keeps in host memory."""
         try:
-            self.answer = None if self._steady is False else self.adapter.ask(self._control)
+            self.answer = None if self._steady is False else self._tries(self.adapter.ask)
             if self._steady is None and self.answer is not None:
-                self._steady = self.adapter.ask(self._control) == self.answer
+                self._steady = self._tries(self.adapter.ask) == self.answer
                 if not self._steady:
                     self.answer = None
                     self._say(
@@ -64,7 +72,7 @@ class OwnSleep:
             raise ParkRefused(str(error)) from error
         amount = self._memory() if self.copies else 0
         try:
-            self.adapter.sleep(self._control)
+            self._tries(self.adapter.sleep)
         except ControlFailed as error:
             self._undo(error)
         self.is_parked = True
@@ -73,7 +81,7 @@ class OwnSleep:
     def _undo(self, error: ControlFailed) -> None:
         """Some of it may sleep already."""
         try:
-            self.adapter.wake(self._control)
+            self._tries(self.adapter.wake)
         except ControlFailed:
             self.is_parked = True
         raise ParkFailed(str(error)) from error
@@ -81,8 +89,8 @@ class OwnSleep:
     def resume(self) -> None:
         """Have it wake, and see whether it is what it was."""
         try:
-            self.adapter.wake(self._control)
-            again = None if self.answer is None else self.adapter.ask(self._control)
+            self._tries(self.adapter.wake)
+            again = None if self.answer is None else self._tries(self.adapter.ask)
         except ControlFailed as error:
             raise ResumeFailed(str(error)) from error
         self.is_parked = False

@@ -39,5 +39,5 @@ class Token:
     def fits(self, header: str | None) -> bool:
         """Whether an ``Authorization`` has it. It takes as long whatever is wrong."""
         scheme, _, given = (header or "").partition(" ")
-        is_it = hmac.compare_digest(given.strip().encode(), self.text.encode())
+        is_it = hmac.compare_digest(given.strip().encode(errors="replace"), self.text.encode())
         return scheme.lower() == "bearer" and is_it

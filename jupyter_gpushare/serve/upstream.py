@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import random
 import socket
 import time
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from ..client.errors import GpuShareError
+from ..protocol.heldport import listener
 from ..protocol.times import format_duration
 
 HOST: Final = "127.0.0.1"
@@ -34,6 +36,10 @@ class ControlFailed(GpuShareError):
     """The server did not do what it was asked to by one of its own routes."""
 
 
+#: What is raised where an answer is a document of another form than is read.
+NONSENSE: Final = (LookupError, TypeError, AttributeError, ValueError)
+
+
 class Answer(NamedTuple):
     """What a route answered."""
 
@@ -42,11 +48,12 @@ class Answer(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """The document; an empty one where it is none."""
+        """The document; an empty one where it is none, or not an object."""
         try:
-            return json.loads(self.text)
-        except ValueError:
+            document = json.loads(self.text)
+        except (ValueError, RecursionError):
             return {}
+        return document if isinstance(document, dict) else {}
 
 
 class _Unix(http.client.HTTPConnection):
@@ -144,6 +151,7 @@ def wait_until_ready(
     until, said = time.monotonic() + within, ""
     while not ended():
         try:
+            _must_be_ours(control, path)
             answer = control.call("GET", path, patience=min(_HEALTH, within))
         except ControlFailed as error:
             said = f"{error}."
@@ -159,3 +167,20 @@ def wait_until_ready(
             )
         time.sleep(_LOOK)
     raise GpuShareError("The server has ended before it was ready; what it printed says why.")
+
+
+def _must_be_ours(control: Control, path: str) -> None:
+    """While a server is started again, anybody may take its port, and answer in its name.
+
+    Raises `ControlFailed` where nobody listens yet, :class:`GpuShareError` for another user.
+    """
+    if control.socket:
+        return
+    who = listener(control.base)
+    if who is None:
+        raise ControlFailed(f"GET {path} of the server failed: nobody listens yet")
+    if who not in (0, os.geteuid()):
+        raise GpuShareError(
+            f"Port {control.port}, which is the server's, has been taken by user {who} of this "
+            f"host: nothing is sent there. Another port, or {SOCKET} in the command, prevents that."
+        )

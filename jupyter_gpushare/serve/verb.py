@@ -14,6 +14,7 @@ from pathlib import Path
 from jupyter_core.paths import jupyter_data_dir
 
 from ..client.errors import GpuShareError
+from ..client.words.render import plain
 from ..client.words.settings import Ask
 from ..console.verb import COMMAND, Refused, UsageError, WithCommand, flag, number, option, options
 from ..protocol.privateplace import UnsafePlace
@@ -167,4 +168,5 @@ class ServeApp(WithCommand):
 
 
 def _say(text: str) -> None:
-    print(f"{COMMAND}: {text}", file=sys.stderr, flush=True)
+    # What a caller or a server said is in some of them, and is no order to a terminal.
+    print(f"{COMMAND}: {plain(text, 1000)}", file=sys.stderr, flush=True)

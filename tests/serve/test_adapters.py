@@ -6,8 +6,10 @@ The servers are doubles that know those routes: a real one is hundreds of megaby
 from __future__ import annotations
 
 import ast
+import os
 import pkgutil
 import shlex
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, EntryPoints
@@ -15,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from support.modeldoubles import Double, Llama, Ollama, Sglang, Transformers, Vllm, listening
+from support.node import needs_root
 
 from jupyter_gpushare.client.adapters.parkers.base import (
     ParkedDamaged,
@@ -26,7 +29,13 @@ from jupyter_gpushare.client.errors import GpuShareError
 from jupyter_gpushare.serve import adapters
 from jupyter_gpushare.serve.adapters.base import Adapter, models
 from jupyter_gpushare.serve.sleeping import OwnSleep
-from jupyter_gpushare.serve.upstream import Control, address_of, key_in
+from jupyter_gpushare.serve.upstream import (
+    Answer,
+    Control,
+    address_of,
+    key_in,
+    wait_until_ready,
+)
 
 GIB = 2**30
 DOUBLES = {
@@ -196,6 +205,40 @@ def test_an_answer_says_what_it_is(double: Double) -> None:
         double.faults.add("unable")
         if isinstance(double, Sglang):
             assert adapters.by_answers(Control(port)).name == "generic"
+
+
+@pytest.mark.parametrize(
+    "document", ['{"data": 5}', '{"data": [{"id": 1}], "choices": 7}', "[" * 99999]
+)
+def test_nonsense_of_a_server_keeps_it_awake(
+    monkeypatch: pytest.MonkeyPatch, document: str
+) -> None:
+    monkeypatch.setattr(Control, "call", lambda *_asked, **_more: Answer(200, document))
+    for name in ("vllm", "transformers"):
+        kept = Kept(name, 1)
+        if document[0] == "[" and name == "vllm":
+            assert kept.park() == GIB, "it only has no models"
+        else:
+            with pytest.raises(ParkRefused):
+                kept.park()
+
+
+def test_one_that_hangs_up_is_nothing_special() -> None:
+    assert adapters.by_answers(Control(1)).name == "generic"
+
+
+@needs_root
+def test_nothing_is_sent_to_another_user_who_listens_at_the_server_s_port() -> None:
+    with socket.socket() as his:
+        os.fchown(his.fileno(), 65534, -1)
+        his.bind(("127.0.0.1", 0))
+        port = his.getsockname()[1]
+        his.listen()
+        with pytest.raises(GpuShareError, match=f"Port {port}.* user 65534 "):
+            wait_until_ready(Control(port, key="secret"), "/health", 60.0, lambda: False)
+        his.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            his.accept()
 
 
 def test_packages_of_others_bring_adapters(monkeypatch: pytest.MonkeyPatch) -> None:

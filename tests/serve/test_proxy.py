@@ -27,6 +27,7 @@ from support.kept import StandInKeeper
 from support.modelserver import running
 
 from jupyter_gpushare.client.errors import GpuShareError
+from jupyter_gpushare.serve import verb
 from jupyter_gpushare.serve.adapters.base import Adapter
 from jupyter_gpushare.serve.gate import Bounds, Gate
 from jupyter_gpushare.serve.proxy import Proxy
@@ -211,6 +212,7 @@ async def test_only_who_has_the_token_is_let_in(server: int) -> None:
             async with stranger.get(f"{base}/echo", headers={"Authorization": header}) as answer:
                 assert answer.status == 401
                 assert (await answer.json())["error"]["type"] == "no_token"
+        assert not TOKEN.fits("Bearer \udcff"), "a byte that is no text"
         async with stranger.get(f"{base}/health") as answer:
             assert await answer.json() == {"status": "awake"}
         seen = await it.json("/echo")
@@ -230,6 +232,67 @@ async def test_what_is_not_open_stays_so_however_it_is_written(server: int, path
         with await asyncio.to_thread(raw, it.port, head) as line:
             assert (await asyncio.to_thread(line.recv, 1000)).startswith(b"HTTP/1.1 404 ")
         await it.json("/echo")
+
+
+async def test_strangers_keep_nobody_out_and_are_not_logged(
+    server: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with front(server) as it:
+        with contextlib.ExitStack() as idle:
+            for _ in range(300):
+                line = await asyncio.to_thread(raw, it.port, "GET /echo HTTP/1.1\n")
+                idle.enter_context(line)
+            assert len(it.proxy._strangers) <= 128
+            await it.json("/echo")
+            first = idle.pop_all()
+        first.close()
+        await until(lambda: not it.proxy._strangers)
+        # A client that puts a line too much in its request has its token in what is wrong.
+        bad = f"PRI * HTTP/1.1\nAuthorization: {ALLOWED['Authorization']}\n\n"
+        with await asyncio.to_thread(raw, it.port, bad) as line:
+            assert (await asyncio.to_thread(line.recv, 1000)).startswith(b"HTTP/1.0 400 ")
+    assert TOKEN.text not in caplog.text
+
+
+WEBSOCKET = (
+    "Connection: upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        ("", "101 Other\nUpgrade: x\nConnection: upgrade\n\n"),
+        ("", "200 \x1b[2J\nContent-Length: 0\n\n"),
+        (WEBSOCKET, "200 OK\nContent-Length: 0\n\n"),
+        (WEBSOCKET, "302 There\nLocation: /control\nContent-Length: 0\n\n"),
+        (WEBSOCKET, "101 S\nUpgrade: websocket\nConnection: upgrade\n\n"),
+    ],
+)
+async def test_nonsense_of_a_server_is_one_error_and_leads_nowhere(
+    asked: str, answered: str
+) -> None:
+    paths = list[bytes]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        paths.append((await reader.readuntil(b"\r\n\r\n")).split()[1])
+        writer.write(f"HTTP/1.1 {answered}".replace("\n", "\r\n").encode())
+        await writer.drain()
+        writer.close()
+
+    odd = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with odd, front(odd.sockets[0].getsockname()[1]) as it:
+        head = f"GET /a HTTP/1.1\nHost: a\nAuthorization: {ALLOWED['Authorization']}\n"
+        with await asyncio.to_thread(raw, it.port, f"{head}{asked}\n") as line:
+            told = await asyncio.to_thread(line.recv, 1000)
+    assert told.startswith(b"HTTP/1.1 502 ")
+    assert paths == [b"/a"]
+
+
+def test_what_others_said_is_no_order_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    verb._say("GET /\x1b[2J\n: lost")
+    assert capsys.readouterr().err == "jupyter gpushare: GET / [2J : lost\n"
 
 
 # -- asleep ----------------------------------------------------------------------------------------

@@ -7,13 +7,14 @@ name is what ``--adapter`` takes, and the value gives an `Adapter` when it is ca
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Final, cast
 
 from ...client.errors import GpuShareError
 from ...protocol.words import did_you_mean
-from ..upstream import Control
+from ..upstream import Control, ControlFailed
 from .base import Adapter
 
 GROUP: Final = "jupyter_gpushare.serve"
@@ -58,4 +59,8 @@ def by_command(command: Sequence[str]) -> str:
 
 def by_answers(control: Control) -> Adapter:
     """The adapter of a server that is ready, by what it answers."""
-    return next((adapter for adapter in _all() if adapter.answers(control)), Adapter())
+    for adapter in _all():
+        with suppress(ControlFailed):  # one that hangs up when it is asked for what it has not
+            if adapter.answers(control):
+                return adapter
+    return Adapter()
