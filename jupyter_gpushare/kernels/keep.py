@@ -59,7 +59,7 @@ AGAIN: Final = 5.0
 
 
 class _Ends(Exception):
-    """The kernel is to end before it has begun."""
+    """The kernel is not to run."""
 
 
 class _Signals:
@@ -76,8 +76,12 @@ class _Signals:
     @property
     def ends(self) -> int:
         """The signal by which the kernel is to end; 0: none."""
-        gone = self._parent and os.getppid() != self._parent
-        return self._number or (signal.SIGTERM if gone else 0)
+        return self._number or (signal.SIGTERM if self.server_gone else 0)
+
+    @property
+    def server_gone(self) -> bool:
+        """Whether the server that started this has ended."""
+        return self._parent > 0 and os.getppid() != self._parent
 
     def _came(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:
@@ -163,6 +167,8 @@ class KeptKernel:
             if (number := self._signals.ends) != self._told_end:
                 self._told_end = number
                 self._stop(False)
+                if self._signals.server_gone:
+                    self._tree.stop()  # nobody is there who would kill one that goes on
                 started.signal(number)
             if self._signals.interrupted:
                 self._interrupt(started.root.pid)
@@ -181,9 +187,10 @@ class KeptKernel:
         state = self._tree.succeed(noted)
         try:
             holds = self._holding.succeed(noted.grant, noted.secret, noted.root.pid)
-        except GpuShareError:
+        except GpuShareError as error:
+            say(f"{error} The kernel is ended.")
             self._tree.stop()
-            raise
+            raise _Ends from error
         self._keeper.succeeds(holds=holds, checkpointed=state is State.CHECKPOINTED)
         self._is_stopped = True  # for all that we know
         self._stop(False)
