@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import litserve
-import torch
 
 
 class Tiny(litserve.LitAPI):
@@ -23,6 +22,10 @@ class Tiny(litserve.LitAPI):
         self.file = file
 
     def setup(self, device: str) -> None:
+        import torch  # in the worker only: it takes seconds
+
+        self.torch = torch
+        torch.set_num_threads(1)
         self.model = torch.nn.Sequential(
             torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)
         )
@@ -32,13 +35,12 @@ class Tiny(litserve.LitAPI):
             torch.save(self.model.state_dict(), self.file)
 
     def predict(self, request: dict[str, Any]) -> dict[str, Any]:
-        with torch.inference_mode():
-            says = self.model(torch.tensor(request["input"], dtype=torch.float32))
+        with self.torch.inference_mode():
+            says = self.model(self.torch.tensor(request["input"], dtype=self.torch.float32))
         return {"output": says.tolist(), "pid": os.getpid()}
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     litserve.LitServer(Tiny(Path(sys.argv[2])), accelerator="cpu").run(
         host="127.0.0.1", port=int(sys.argv[1]), generate_client_file=False
     )
