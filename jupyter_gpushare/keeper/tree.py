@@ -24,7 +24,7 @@ from ..client.memory.driver import (
 from ..protocol import names
 from ..protocol.checkpoint import Cause, Result, SeenGpu, State, Target
 from ..protocol.privateplace import UnsafePlace, private_file
-from ..protocol.processes import session_of, start_time, tree_of
+from ..protocol.processes import session_of, start_time, stat_of, tree_of
 from .holding import Holding
 from .record import Noted
 
@@ -142,7 +142,7 @@ class KeptTree:
         if started is None:
             return
         root, numbers = started.root, [signal.SIGTERM, signal.SIGKILL]
-        left = _Left(root, whole_session=self._new_session)
+        left = _Left(root, started.helper.pid, whole_session=self._new_session)
         left.find()  # orphans are not below the root any more
         started.signal(signal.SIGTERM)
         until = time.monotonic() + GRACE
@@ -200,6 +200,10 @@ def _lives(started: StartedTree) -> bool:
     return start_time(started.root.pid) == started.root.start_time
 
 
+def _parent(pid: int) -> int | None:
+    return next((int(parent) for parent in stat_of(pid)[1:2]), None)
+
+
 class _Found:
     """The helper of a program that another keeper has started: not our child."""
 
@@ -221,9 +225,9 @@ class _Found:
 class _Left:
     """The processes of a program that is ended, found once and for all by their descriptors."""
 
-    def __init__(self, root: Target, *, whole_session: bool) -> None:
+    def __init__(self, root: Target, helper: int, *, whole_session: bool) -> None:
         """``whole_session``: those that are no longer below the root, too."""
-        self._root, self._whole = root, whole_session
+        self._root, self._helper, self._whole = root, helper, whole_session
         self._watches: dict[int, int] = {}
 
     def find(self) -> None:
@@ -231,10 +235,19 @@ class _Left:
         root = self._root.pid
         if start_time(root) not in (None, self._root.start_time):
             return  # the number is another process's; it would not be while our session has members
-        found = {*tree_of([root]), *(session_of(root) if self._whole else ())}
+        found = {*tree_of([root]), *(self._gone() if self._whole else ())}
         for pid in found - set(self._watches):
             with contextlib.suppress(ProcessLookupError):  # it ended just now
                 self._watches[pid] = os.pidfd_open(pid)
+
+    def _gone(self) -> set[int]:
+        """Those of its session, and those that have left that, too, and have lost their parent."""
+        # The helper's worker starts nothing but the root, and adopts whatever loses its parent.
+        worker = _parent(self._root.pid)
+        adopted = (
+            tree_of([worker]) if worker is not None and _parent(worker) == self._helper else ()
+        )
+        return {*session_of(self._root.pid), *adopted} - {worker}
 
     def signal(self, number: int) -> None:
         """To all of them."""

@@ -15,24 +15,34 @@ from support.node import until
 
 from jupyter_gpushare.keeper import tree
 from jupyter_gpushare.keeper.tree import KeptTree
-from jupyter_gpushare.protocol.processes import tree_of
 
-#: A root that ends when it is asked to, and does not end its worker; the worker may be deaf.
+#: A root that ends when it is asked to, and does not end its worker; the worker may be deaf, or
+#: have left its session and lost its parent.
 PROGRAM = """
 import os, signal, sys, time
-if not os.fork() and sys.argv[1] == "deaf":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if not os.fork():
+    if sys.argv[1] == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if sys.argv[1] == "leaves":
+        os.setsid()
+        if os.fork():
+            os._exit(0)
 open(f"{sys.argv[2]}.{os.getpid()}", "w").close()
 time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("worker", ["listens", "deaf"])
-@pytest.mark.parametrize("root_is", ["asked", "killed before"])
+@pytest.mark.parametrize(
+    ("root_is", "worker"),
+    [
+        *(("asked", "listens"), ("asked", "deaf"), ("asked", "leaves")),
+        *(("killed before", "listens"), ("killed before", "deaf")),
+    ],
+)
 def test_what_the_root_leaves_behind_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worker: str, root_is: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root_is: str, worker: str
 ) -> None:
-    monkeypatch.setattr(tree, "REST", 60.0 if worker == "listens" else 0.2)
+    monkeypatch.setattr(tree, "REST", 0.2 if worker == "deaf" else 60.0)
     holding = cast("Any", SimpleNamespace(lease="one", joined_by=lambda root: True))
     environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
     command = [sys.executable, "-c", PROGRAM, worker, str(tmp_path / "up")]
@@ -41,7 +51,7 @@ def test_what_the_root_leaves_behind_is_ended(
     assert kept.started is not None
     started = kept.started
     until(lambda: len(list(tmp_path.glob("up.*"))) == 2, "both are up")
-    watches = [os.pidfd_open(pid) for pid in tree_of([started.root.pid])]
+    watches = [os.pidfd_open(int(up.suffix[1:])) for up in tmp_path.glob("up.*")]
     assert len(watches) == 2
     if root_is == "killed before":
         started.signal(signal.SIGKILL)
