@@ -200,6 +200,13 @@ def _lives(started: StartedTree) -> bool:
     return start_time(started.root.pid) == started.root.start_time
 
 
+def _has_ended(watch: int, seconds: float | None) -> bool:
+    """Whether a process ends within so many seconds."""
+    poll = select.poll()  # not select: it cannot take a descriptor over 1023
+    poll.register(watch, select.POLLIN)
+    return bool(poll.poll(None if seconds is None else seconds * 1000))
+
+
 def _parent(pid: int) -> int | None:
     return next((int(parent) for parent in stat_of(pid)[1:2]), None)
 
@@ -213,11 +220,11 @@ class _Found:
 
     def poll(self) -> int | None:
         """0 once the program has ended, since only its parent learns its exit code."""
-        return 0 if self._watch in select.select([self._watch], [], [], 0.0)[0] else None
+        return 0 if _has_ended(self._watch, 0.0) else None
 
     def wait(self, timeout: float | None = None) -> int:
         """As `Popen.wait`."""
-        if not select.select([self._watch], [], [], timeout)[0]:
+        if not _has_ended(self._watch, timeout):
             raise subprocess.TimeoutExpired("the program", timeout or 0.0)
         return 0
 
@@ -259,7 +266,7 @@ class _Left:
         """Wait until they have ended."""
         until = time.monotonic() + seconds
         for watch in self._watches.values():
-            select.select([watch], [], [], max(0.0, until - time.monotonic()))
+            _has_ended(watch, max(0.0, until - time.monotonic()))
 
     def close(self) -> None:
         """Forget them."""

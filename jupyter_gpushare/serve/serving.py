@@ -21,6 +21,7 @@ from ..client.memory.ladder import CONTEXT, Framework, Ladder
 from ..client.memory.oneatatime import one_at_a_time
 from ..client.session.session import Link
 from ..client.words.recalls import MEMORY, read_recall
+from ..client.words.render import plain
 from ..console.verb import COMMAND
 from ..keeper.holding import Holding
 from ..keeper.keeper import Keeper, Rest
@@ -220,7 +221,7 @@ class Serving:
             if self._wanted.adapter is None and self._adapter.name == "generic":
                 self._use(adapters.by_answers(self._control))
             with contextlib.suppress(ControlFailed, *NONSENSE):
-                self._model = " ".join(next(iter(models(self._control)), "").split())[:NAME]
+                self._model = plain(next(iter(models(self._control)), ""), NAME).strip()
         self._can_sleep = self._can_sleep and self._adapter.sleeps
         self._note()
         self._is_up = True

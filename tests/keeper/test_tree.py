@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import select
 import signal
 import sys
@@ -56,7 +58,13 @@ def test_what_the_root_leaves_behind_is_ended(
     if root_is == "killed before":
         started.signal(signal.SIGKILL)
         until(lambda: started.helper.poll() is not None, "its end is seen")
-    kept.stop()
+    with contextlib.ExitStack() as many:  # a server's keeper has one for each caller
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, limits[1]), limits[1]))
+        many.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        for _ in range(1100):
+            many.callback(os.close, os.dup(0))
+        kept.stop()
     for watch in watches:
         assert select.select([watch], [], [], 0.0)[0], "it lives"
         os.close(watch)
