@@ -57,7 +57,9 @@ class KeptTree:
         parks: Callable[[], None] = lambda: None,
         stdin: int | IO[bytes] | None = None,
         new_session: bool = False,
+        listens: str = "",
     ) -> None:
+        """``listens``: where the program has a Unix socket, which it may leave behind."""
         self._holding = holding
         self._command = list(command)
         self._environ = environ
@@ -65,6 +67,7 @@ class KeptTree:
         self._parks = parks
         self._stdin = stdin
         self._new_session = new_session
+        self._listens = listens
         self._allowed = allowed
         self._driver: DriverCheckpoint | None = None
         self._place = ""
@@ -84,6 +87,7 @@ class KeptTree:
         # What runs below joins the lease by its place in the tree, and asks for nothing itself.
         environ = {**self._environ(), names.SWITCH: "off"}
         is_held = self._holding.lease is not None
+        self._clear()
         try:
             name = f"keeper-{os.getpid()}-{next(_starts)}.sock"
             self._place = private_file(environ, name)
@@ -160,6 +164,14 @@ class KeptTree:
             left.wait(REST)
         left.close()
         started.helper.wait()
+        self._clear()
+
+    def _clear(self) -> None:
+        """Remove what one that has ended leaves: no program can listen where a socket lies."""
+        for path in (self._listens, self._place and f"{self._place}.lock"):
+            if path:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
 
     def processes(self) -> Sequence[int]:
         """The pids of its processes now."""

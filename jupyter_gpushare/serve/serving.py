@@ -119,6 +119,7 @@ class Serving:
             parks=lambda: self._note(checkpointed=True),
             stdin=subprocess.DEVNULL,
             new_session=True,
+            listens=self._control.socket,
         )
         self._ladder = Ladder(
             self._frameworks if self._can_sleep else None,

@@ -68,3 +68,19 @@ def test_what_the_root_leaves_behind_is_ended(
     for watch in watches:
         assert select.select([watch], [], [], 0.0)[0], "it lives"
         os.close(watch)
+
+
+def test_no_file_of_one_that_has_ended_is_in_the_way(tmp_path: Path) -> None:
+    listens = tmp_path / "its.sock"
+    program = "import signal, socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])"
+    command = [sys.executable, "-c", f"{program}; signal.pause()", str(listens)]
+    holding = cast("Any", SimpleNamespace(joined_by=lambda root: True, lease="L1"))
+    environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    kept = KeptTree(holding, command, lambda: environ, listens=str(listens))
+    listens.touch()  # as one leaves it that was killed with its keeper
+    kept.start()
+    until(listens.is_socket, "it listens")
+    assert kept.started is not None
+    assert kept.started.helper.poll() is None
+    kept.stop()
+    assert not [path for path in tmp_path.rglob("*") if path.is_socket() or path.suffix == ".lock"]
