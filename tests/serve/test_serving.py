@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from support.node import RunningNode, until
 from support.node_fixtures import running_node
-from support.served import CONFIG, Served, leases, served
+from support.served import CONFIG, RUNTIME, Served, leases, served
 
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.processes import start_time
@@ -67,7 +67,7 @@ def test_a_unix_socket_keeps_others_from_the_server_itself(
 ) -> None:
     with served(node, tmp_path, server=("support.modelserver", "{socket}")) as it:
         assert it.get("/echo")[0] == 200
-        (place,) = tmp_path.rglob("server-*.sock")
+        (place,) = RUNTIME.rglob(f"server-{it.port}.sock")
         assert place.parent.stat().st_mode & 0o777 == 0o700
 
 

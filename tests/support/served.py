@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,10 @@ CONFIG = (
     "c.Policy.max_tasks_per_gpu = 1\nc.Policy.notify_before = 0.0\n"
     "c.Policy.idle_timeout = 0.2\nc.Policy.heartbeat_timeout = 600.0\n"
 )
+
+#: The path of a socket must be short, and a test's folder may be deep.
+RUNTIME = Path(tempfile.mkdtemp(prefix="gpushare-"))
+atexit.register(shutil.rmtree, RUNTIME)
 
 
 def port_of_test() -> int:
@@ -51,7 +58,7 @@ class Served:
             "JUPYTER_GPUSHARE_SOCKET": str(self.node.socket),
             "JUPYTER_GPUSHARE_TOKEN": "alice",
             "JUPYTER_DATA_DIR": str(self.folder / "data"),
-            "XDG_RUNTIME_DIR": str(self.folder),
+            "XDG_RUNTIME_DIR": str(RUNTIME),
             "PYTHONPATH": str(Path(__file__).parents[1]),
         }
 
