@@ -32,7 +32,7 @@ import psutil
 
 from jupyter_gpushare.protocol.messages import Method
 
-from .cuda import Call, CudaWorld, has_ended
+from .cuda import Call, CudaWorld, has_ended, helper_pid
 from .driverstage import Stage, Wish, staged
 from .livenode import CLI
 from .serveverdict import ANEW, Asked, How, Kill, Kind, Story, figures, judge
@@ -518,12 +518,13 @@ class Storm:
             return int(boots[-1]["engine"]) or None
         if kind in (Kind.SERVER, Kind.STARTING):
             return int(noted["root"]["pid"])
-        if kind is Kind.HELPER:
-            return int(noted["helper"])
+        helper = helper_pid(Path(noted["place"]))  # of a killed one there may be a successor
+        if helper is None or kind is Kind.HELPER:
+            return helper
         with contextlib.suppress(psutil.Error):
-            parent = psutil.Process(noted["root"]["pid"]).parent()
-            if parent is not None and parent.pid != noted["helper"]:
-                return int(parent.pid)
+            for child in psutil.Process(helper).children():
+                if "jupyter_gpushare.node.checkpoint.worker" in child.cmdline():
+                    return int(child.pid)
         return None
 
     async def _strike(self, stroke: Stroke) -> None:
@@ -550,8 +551,11 @@ class Storm:
             pid = self._pid_of(kind)
             return 0 if pid is None or has_ended(pid) else pid
 
-        await self._until(lives, f"there is a {kind} to kill")
-        pid, at = lives(), time.monotonic()
+        if kind not in (Kind.HELPER, Kind.WORKER):
+            await self._until(lives, f"there is a {kind} to kill")
+        if not (pid := lives()):
+            return  # a helper is started when it is needed
+        at = time.monotonic()
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             self.kills.append(Kill(kind, at))
