@@ -185,6 +185,7 @@ def test_it_is_parked_while_it_is_idle_and_has_its_memory_when_it_works(
             waits(stage, kernel)
             assert had not in [row["id"] for row in stage.root.call(Method.STATUS)["leases"]]
             release(bob)
+            Kernel.settle(kernel)
             assert prints(kernel, "print('block' in globals())") == "False\n"
     left = [file.name for file in (stage.runtime / "jupyter-gpushare").iterdir()]
     assert not [name for name in left if kernel.id in name]
@@ -223,6 +224,7 @@ def test_one_that_waits_at_its_start_starts_without_a_gpu_when_it_is_interrupted
         kernel.manager.restart_kernel(now=True)
         waits(stage, kernel)
         release(bob)
+        Kernel.settle(kernel)
         seen = prints(kernel, SEES)
         assert stage.lease("alice")["gpus"][0]["uuid"] in seen
 
@@ -262,6 +264,7 @@ def test_a_kernel_that_dies_is_started_again_with_a_lease_of_its_own(
         kernel.start("import os; os.kill(os.getpid(), 9)")
         until(lambda: not kernel.manager.is_alive(), "Jupyter sees it")
         kernel.manager.restart_kernel(now=True)
+        kernel.settle()  # else the answer may come before its channel is heard
         kernel.ok("1")
         row = stage.until_state("alice", "idle")
         assert (row["id"] == before, row["kernel_id"]) == (False, kernel.id)
