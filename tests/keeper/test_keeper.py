@@ -108,7 +108,7 @@ def kept(
     request = {"task": {"name": "server", "kind": "process"}, "gpus": 1, "keeper": True}
     keepers.append(Keeper(holding, request, ladder, program, on_rest=rests.append, say=said.append))
     try:
-        until(lambda: not node.status()["leases"], "the test before holds nothing")
+        until(lambda: node.status()["gpus"][0]["free"] == 24 * GIB, "the test before left nothing")
         holding.ask(request, 60.0)
         yield Kept(keepers[0], holding, program, driver, said, rests)
     finally:
