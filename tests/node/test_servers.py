@@ -17,9 +17,9 @@ SERVER = {"name": "demo", "kind": "server"}
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    """On which nobody is a member of a group but alice and bob."""
+    """On which alice and bob are in one group, and carol is in another."""
     directory: Path = tmp_path_factory.mktemp("node")
-    people = {"root": (), "alice": ("lab",), "bob": ("lab",), "carol": ()}
+    people = {"root": (), "alice": ("lab",), "bob": ("lab",), "carol": ("chem",)}
     with RunningNode(directory, simulate="1x24GiB", people=people) as running:
         yield running
         assert "Traceback" not in running.story()
@@ -56,9 +56,9 @@ def test_a_tree_is_parked_by_its_keeper_and_then_by_its_successor(node: RunningN
 
 
 def test_who_may_use_a_server_is_told_how_and_nobody_else(node: RunningNode) -> None:
-    """Carol and the administrator are in no group with which it is shared."""
+    """Alice names carol's group, too: she is not in it, and so it is not shared with that."""
     says = {"address": "http://127.0.0.1:8000", "requests": 3, "held": 1, "model": "tiny"}
-    secret = {"token": "sk-1", "share": ["group:lab"]}
+    secret = {"token": "sk-1", "share": ["group:lab", "group:chem"]}
     with node.client("alice") as alice, Puppet() as other:
         request = alice.send(Method.REQUEST, task=SERVER, keeper=True)
         lease = alice.wait(request)["lease"]

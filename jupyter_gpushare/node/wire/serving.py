@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from ...compose import leases as of_leases, servers as of_servers
 from ...policy.books.state import Lease, State
@@ -74,6 +75,9 @@ class Serving:
         ):
             self._unknown(guest, call)
             return
+        # To groups that one is not in one has nothing to say.
+        own = {f"group:{name}" for name in who.groups}
+        params = replace(params, share=tuple(one for one in params.share if one in own))
         before = self._told.get(lease.id)
         if before is not None:
             self.sleeps[lease.environment] += max(0, params.sleeps - before[1].sleeps)
