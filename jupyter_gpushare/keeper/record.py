@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
@@ -50,17 +51,19 @@ class Record:
         if lock is None:
             raise GpuShareError(f"Another process keeps {what or name} already.")
         self._lock = lock
+        self._writes = threading.Lock()
 
     def read(self) -> Noted | None:
         """The program of a keeper that was killed, if it runs."""
         return _read(self._path)
 
     def write(self, noted: Noted) -> None:
-        """Whole, or not at all."""
+        """Whole, or not at all. From any thread."""
         new = f"{self._path}.new"
-        with open(new, "w", encoding="utf-8", opener=_private) as file:
-            json.dump(asdict(noted), file)
-        os.replace(new, self._path)
+        with self._writes:
+            with open(new, "w", encoding="utf-8", opener=_private) as file:
+                json.dump(asdict(noted), file)
+            os.replace(new, self._path)
 
     def close(self) -> None:
         """The program has ended."""

@@ -132,9 +132,18 @@ class KeptTree:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was started and has ended. A helper that was killed leaves it running."""
-        started = self.started
-        return started is not None and started.helper.poll() is not None and not _lives(started)
+        """Whether it was started and has ended. A helper that was killed leaves it running, and one
+        whose program was killed while it was parked may stay.
+        """
+        return self.started is not None and not _lives(self.started)
+
+    def exit_code(self) -> int | None:
+        """Of one that has ended, if its helper tells it in time."""
+        if self.started is None or _lives(self.started):
+            return None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.started.helper.wait(REST)
+        return None
 
     def stop(self) -> None:
         """End it, and return when all of its processes have ended.
@@ -150,20 +159,21 @@ class KeptTree:
         left.find()  # orphans are not below the root any more
         started.signal(signal.SIGTERM)
         until = time.monotonic() + GRACE
-        try:
-            started.helper.wait(GRACE)
-            while _lives(started):  # the helper was killed before
-                if time.monotonic() > until:
-                    raise subprocess.TimeoutExpired("the program", GRACE)
-                time.sleep(_LOOK)
-        except subprocess.TimeoutExpired:
-            del numbers[0]
+        while _lives(started):
+            if time.monotonic() > until:
+                del numbers[0]
+                break
+            time.sleep(_LOOK)
         for number in numbers:
             left.find()
             left.signal(number)
             left.wait(REST)
         left.close()
-        started.helper.wait()
+        try:
+            started.helper.wait(REST)
+        except subprocess.TimeoutExpired:  # it is our child, and has nothing to do any more
+            os.kill(started.helper.pid, signal.SIGKILL)
+            started.helper.wait()
         self._clear()
 
     def _clear(self) -> None:
@@ -209,7 +219,9 @@ class KeptTree:
 
 
 def _lives(started: StartedTree) -> bool:
-    return start_time(started.root.pid) == started.root.start_time
+    root = started.root
+    is_there = start_time(root.pid) == root.start_time
+    return is_there and stat_of(root.pid)[:1] not in ([], [b"Z"], [b"X"])
 
 
 def _has_ended(watch: int, seconds: float | None) -> bool:

@@ -197,14 +197,15 @@ class Serving:
         self._ended.set()
 
     def _close(self) -> int:
-        started = self._tree.started
-        code = None if started is None else started.helper.poll()
-        if code is not None:
+        code = 0
+        if self._tree.has_ended:
+            told = self._tree.exit_code()
+            code = 1 if told is None else told
             self._say(f"The server has ended by itself, with exit code {code}.")
         self._tree.stop()
         self._record.close()
         self._holding.close()
-        return code or 0
+        return code
 
     def _heed(self) -> None:
         if self._stops:
