@@ -238,7 +238,8 @@ def test_servers_are_listed_with_python_that_asks_them(node: LiveNode) -> None:
     with node.client() as keeper:
         task = {"name": "demo", "kind": "server"}
         lease = keeper.wait(keeper.send(Method.REQUEST, task=task, keeper=True))["lease"]
-        keeper.call(Method.SERVING, lease=lease, address="http://[::1]:8000", token="sk-1")
+        says = {"address": "http://[::1]:8000", "model": "tiny"}
+        keeper.call(Method.SERVING, lease=lease, **says, token="sk-1")
         told = node.here("servers").stdout
         assert "http://[::1]:8000/v1" in told
         assert "sk-1" not in told

@@ -155,7 +155,7 @@ def test_servers_are_shown_with_code_that_runs_here(node: RunningNode, kernel: K
         keeper = puppet.client(node.socket, token="alice")
         asked = keeper.send(Method.REQUEST, task={"name": "<b>", "kind": "server"}, keeper=True)
         lease = keeper.wait(asked)["lease"]
-        keeper.call(Method.SERVING, lease=lease, address=where, token="sk-1")
+        keeper.call(Method.SERVING, lease=lease, address=where, model="tiny", token="sk-1")
         (bundle,) = kernel.ok("%gpushare servers").rich()
         assert f'server_token("{where}")' in bundle["text/plain"]
         assert "&lt;b&gt;" in bundle["text/html"]

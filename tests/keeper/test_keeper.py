@@ -21,7 +21,7 @@ from jupyter_gpushare.client.errors import GpuShareError, LeaseLost
 from jupyter_gpushare.client.memory.bystanders import Bystanders
 from jupyter_gpushare.client.memory.ladder import Framework, Ladder
 from jupyter_gpushare.client.memory.rungs import NotBroughtBack, ProcessLost
-from jupyter_gpushare.client.words.recalls import MEMORY, read_recall
+from jupyter_gpushare.client.words.recalls import MEMORY, Recall, read_recall
 from jupyter_gpushare.keeper.holding import Holding
 from jupyter_gpushare.keeper.keeper import Keeper, NobodyWaits, Rest
 from jupyter_gpushare.protocol.checkpoint import Cause, Result
@@ -70,6 +70,7 @@ class Kept:
     driver: Driver
     said: list[str]
     rests: list[Rest]
+    recalls: list[Recall]
 
     def rests_at(self, rest: Rest) -> None:
         until(lambda: self.keeper.rest is rest, f"the keeper is {rest.value}")
@@ -87,6 +88,7 @@ def kept(
     """Alice's program, that has the only GPU."""
     said: list[str] = []
     rests: list[Rest] = []
+    recalls: list[Recall] = []
     program, driver = Program(restarts), driver or Driver(usable=True, migration=True)
     keepers: list[Keeper] = []
 
@@ -96,6 +98,7 @@ def kept(
     def noticed(told: Notification) -> None:
         recall = read_recall(told)
         if recall is not None and recall.give in MEMORY:
+            recalls.append(recall)
             keepers[0].asked(recall)
 
     frameworks = [Framework("the server", one) for one in tensors]
@@ -110,7 +113,7 @@ def kept(
     try:
         until(lambda: node.status()["gpus"][0]["free"] == 24 * GIB, "the test before left nothing")
         holding.ask(request, 60.0)
-        yield Kept(keepers[0], holding, program, driver, said, rests)
+        yield Kept(keepers[0], holding, program, driver, said, rests, recalls)
     finally:
         holding.close()
 
@@ -150,7 +153,7 @@ def test_the_programs_own_sleep_comes_first(node: RunningNode) -> None:
         it.asleep()
         bob.call(Method.RELEASE, lease=bob.wait(asked)["lease"])
         it.keeper.wake(timeout=60.0)
-        assert (tensors.log[-2:], it.driver.log) == (["park", "resume"], [])
+        assert (tensors.log[-2:], it.driver.log) == (["park", "resume"], []), it.recalls
 
 
 @pytest.mark.parametrize("restarts", [False, True])

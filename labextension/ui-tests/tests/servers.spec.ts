@@ -52,7 +52,7 @@ test('a model server has a row and is found by who may use it; it sleeps for a n
   await expect(row).toContainText('answers');
   await expect(row).toContainText(/idle/i);
   await row.locator('summary').click();
-  await expect(row).toContainText('from openai import OpenAI');
+  await expect(row).toContainText('server_token(address)');
   await expectAccessible(page, '.jp-gpushare-panel');
 
   await notebook.result(1);
