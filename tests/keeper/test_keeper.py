@@ -148,7 +148,7 @@ def test_it_sleeps_while_nothing_is_under_way_and_wakes_with_its_memory(node: Ru
 
 
 def test_the_programs_own_sleep_comes_first(node: RunningNode) -> None:
-    tensors = Tensors(8 * GIB)
+    tensors = Tensors(GIB)  # a busy host lets no node park more
     with kept(node, tensors) as it, bob_waits(node) as (bob, asked):
         it.asleep()
         bob.call(Method.RELEASE, lease=bob.wait(asked)["lease"])
