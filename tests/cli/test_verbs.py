@@ -241,7 +241,7 @@ def test_servers_are_listed_with_python_that_asks_them(node: LiveNode) -> None:
         says = {"address": "http://[::1]:8000", "model": "tiny"}
         keeper.call(Method.SERVING, lease=lease, **says, token="sk-1")
         told = node.here("servers").stdout
-        assert "http://[::1]:8000/v1" in told
+        assert 'address = "http://[::1]:8000"' in told
         assert "sk-1" not in told
         (row,) = node.json("servers")["servers"]
         assert row["token"] == "sk-1"

@@ -155,9 +155,9 @@ def test_servers_are_shown_with_code_that_runs_here(node: RunningNode, kernel: K
         keeper = puppet.client(node.socket, token="alice")
         asked = keeper.send(Method.REQUEST, task={"name": "<b>", "kind": "server"}, keeper=True)
         lease = keeper.wait(asked)["lease"]
-        keeper.call(Method.SERVING, lease=lease, address=where, model="tiny", token="sk-1")
+        keeper.call(Method.SERVING, lease=lease, address=where, model="<b>", token="sk-1")
         (bundle,) = kernel.ok("%gpushare servers").rich()
-        assert f'server_token("{where}")' in bundle["text/plain"]
+        assert f'address = "{where}"' in bundle["text/plain"]
         assert "&lt;b&gt;" in bundle["text/html"]
         assert "sk-1" not in str(bundle), "a notebook is kept, and shown to others"
         code = "from jupyter_gpushare.client import server_token\n"
