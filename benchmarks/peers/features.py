@@ -344,7 +344,7 @@ SERVING = (
         ("not documented", GPUSTACK),
     ),
     row(
-        "Who may use it",
+        "Access to it",
         (
             "whoever has its token; groups find it",
             "test:tests/node/test_servers.py::test_who_may_use_a_server_is_told_how_and_nobody_else",

@@ -168,7 +168,7 @@ class Holding:
                 if error.reason is not Reason.NOT_ALLOWED or time.monotonic() > until:
                     self.grant = None
                     raise
-            time.sleep(_LOOK)
+            time.sleep(_LOOK)  # it tells nobody when it has heard
         self.session.hold(lease, secret)
         self._program = program
         return answer.get("state") != "parked"

@@ -163,7 +163,7 @@ class KeptTree:
             if time.monotonic() > until:
                 del numbers[0]
                 break
-            time.sleep(_LOOK)
+            time.sleep(_LOOK)  # it may be nobody's child that we could wait for
         for number in numbers:
             left.find()
             left.signal(number)

@@ -1,4 +1,4 @@
-"""Who may use a server: whoever has its token, which lies in a folder of its owner."""
+"""The token that opens a server to callers. It lies in a folder of the server's owner."""
 
 from __future__ import annotations
 

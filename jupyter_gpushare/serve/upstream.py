@@ -165,7 +165,7 @@ def wait_until_ready(
                 f"The server is not ready after {format_duration(within)}: {said} {hint}"
                 "--ready says what is asked, --ready-within for how long."
             )
-        time.sleep(_LOOK)
+        time.sleep(_LOOK)  # a server says nothing when it begins to listen
     raise GpuShareError("The server has ended before it was ready; what it printed says why.")
 
 

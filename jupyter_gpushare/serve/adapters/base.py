@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
@@ -74,7 +75,7 @@ class Adapter:
         """Be as before."""
 
 
-class Unloads(Adapter):
+class Unloads(Adapter, ABC):
     """One that can only forget its models, and load them again."""
 
     sleeps = True
@@ -82,9 +83,9 @@ class Unloads(Adapter):
     def __init__(self) -> None:
         self._asked = ""
 
+    @abstractmethod
     def loaded(self, control: Control) -> list[str]:
         """The models that have memory now."""
-        raise NotImplementedError
 
     def unload(self, control: Control, model: str) -> None:
         """Forget one."""
@@ -119,7 +120,7 @@ def wait_until(done: Callable[[], bool], words: str) -> None:
     for _ in range(_TRIES):
         if done():
             return
-        time.sleep(_PAUSE)
+        time.sleep(_PAUSE)  # it does it after its answer, and tells nobody when it is done
     raise ControlFailed(words)
 
 

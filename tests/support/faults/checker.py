@@ -512,8 +512,8 @@ def _double(of: _History) -> Iterator[str]:
 def _walls(of: _History) -> Iterator[str]:
     """At each instant: what is protected covers all leases, and the most is no more than there is.
 
-    A wall stands from when the helper was told of it. Who asks while none can be changed waits: all
-    may.
+    A wall stands from when the helper was told of it. A request waits while none can be
+    changed: all of them may wait.
     """
     for _client, line in of.lines(Saw.REFUSED, Saw.GAVE_UP):
         if "walls do not stand" in (why := line.data.get("why", "")):
