@@ -5,11 +5,11 @@ It has its key and certificate, and says to the pool what it likes.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
 import sqlite3
-import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -51,38 +51,42 @@ class Evil:
         self._member = joined(pool, folder, "evil", self._listener.getsockname()[1])
         self.heard: list[dict[str, Any]] = []
         self.said = 0
-        self._thread = threading.Thread(target=self._serve)
+        self._runner, self._ends = asyncio.Runner(), asyncio.Event()
+        # One thread for each wire: OpenSSL's state is destroyed if one reads while another writes.
+        self._thread = threading.Thread(target=self._runner.run, args=(self._serve(),))
+        self._runner.get_loop()  # made here, for whoever ends it
         self._thread.start()
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                plain, _where = self._listener.accept()
-            except OSError:
-                return
-            with contextlib.suppress(OSError, ValueError):
-                self._talk(self._member.context().wrap_socket(plain, server_side=True))
+    async def _serve(self) -> None:
+        context = self._member.context()
+        async with await asyncio.start_server(self._talk, sock=self._listener, ssl=context):
+            await self._ends.wait()
 
-    def _talk(self, wire: ssl.SSLSocket) -> None:
-        with wire, wire.makefile("rwb", buffering=0) as lines:
-            while line := lines.readline():
+    async def _talk(self, lines: asyncio.StreamReader, wire: asyncio.StreamWriter) -> None:
+        floods: list[asyncio.Task[None]] = []
+        with contextlib.suppress(OSError, ValueError):
+            while line := await lines.readline():
                 call = json.loads(line)
                 self.heard.append(call)
                 if "method" in call:
-                    lines.write(self._line(id=call["id"], result=self._result(call)))
+                    wire.write(self._line(id=call["id"], result=self._result(call)))
                     if call["method"] == "pool.follow":
                         for number, (method, params) in enumerate(TRIES):
-                            lines.write(self._line(id=9000 + number, method=method, params=params))
-                        lines.write(self._line(method="report", params={**REPORT, "at": 101.0}))
-                        threading.Thread(target=self._flood, args=(lines,)).start()
+                            wire.write(self._line(id=9000 + number, method=method, params=params))
+                        wire.write(self._line(method="report", params={**REPORT, "at": 101.0}))
+                        floods.append(asyncio.create_task(self._flood(wire)))
+        for flood in floods:
+            flood.cancel()
+        wire.close()
 
-    def _flood(self, lines: Any) -> None:
-        with contextlib.suppress(OSError, ValueError):
+    async def _flood(self, wire: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
             for number in range(self.SAYS):
                 names = [f"n{number}-{n}" for n in range(1000)]
                 wants = [{**WANT, "gpus": 1, "environment": name} for name in names]
                 told = {**REPORT, "at": 102.0 + number, "wants": wants}
-                lines.write(self._line(method="report", params=told))
+                wire.write(self._line(method="report", params=told))
+                await wire.drain()
                 self.said += 1
 
     def _line(self, **message: Any) -> bytes:
@@ -109,9 +113,9 @@ class Evil:
 
     def __exit__(self, *_: object) -> None:
         self._pool.close()
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self._runner.get_loop().call_soon_threadsafe(self._ends.set)
         self._thread.join(60)
+        self._runner.close()
 
 
 @pytest.fixture

@@ -38,6 +38,17 @@ import { RequestForm } from '../widgets/requestform';
 import { readAll } from './notifications';
 import { viewServices } from './services';
 
+/**
+ * What is done within it shows no progress, and progress stays for so long (milliseconds).
+ *
+ * JupyterLab loses what it is told of a notification before that has been drawn: who was refused
+ * at once saw a wheel that turned for ever.
+ */
+const MOMENT = 1000;
+
+const aMoment = (): Promise<null> =>
+  new Promise(resolve => window.setTimeout(() => resolve(null), MOMENT));
+
 /** The kernel that a command is about, and what it has. */
 interface IChosen {
   readonly kernel: string;
@@ -101,29 +112,24 @@ export const kernelCommandsPlugin: JupyterFrontEndPlugin<void> = {
       action: KernelAction,
       line: string
     ): Promise<void> => {
-      const id = Notification.emit(
-        doingText(action, name, trans),
-        'in-progress',
-        { autoClose: false }
+      const answer = runLine(serviceManager, kernel, line).then(
+        text => ['success', trans.__('%1: %2', name, plainText(text))] as const,
+        (error: unknown) => ['error', notDoneText(error, name, trans)] as const
       );
-      try {
-        const text = plainText(await runLine(serviceManager, kernel, line));
-        tell(id, 'success', trans.__('%1: %2', name, text));
-      } catch (error) {
-        tell(id, 'error', notDoneText(error, name, trans));
+      let id = '';
+      if (!(await Promise.race([answer, aMoment()]))) {
+        id = Notification.emit(doingText(action, name, trans), 'in-progress', {
+          autoClose: false
+        });
+        await aMoment();
       }
-    };
-    /** Say how it ended where its progress is shown, or anew if that was closed. */
-    const tell = (
-      id: string,
-      type: 'success' | 'error',
-      message: string
-    ): void => {
+      const [type, message] = await answer;
       const options = {
         autoClose: type === 'success' ? 8000 : (false as const),
         actions: readAll(message, trans)
       };
-      if (!Notification.update({ id, type, message, ...options })) {
+      // If its progress was not shown or was closed, it is told anew.
+      if (!id || !Notification.update({ id, type, message, ...options })) {
         Notification.emit(message, type, options);
       }
     };
