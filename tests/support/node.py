@@ -54,6 +54,12 @@ def until(look: Callable[[], T], what: str, within: float = WITHIN) -> T:
     return found
 
 
+def tracebacks(log: Path) -> list[str]:
+    """The first traceback in a log, and what is around it, as something that is wrong."""
+    before, found, after = log.read_text(errors="replace").partition("Traceback")
+    return [f"in {log}: {before[-1000:]}{found}{after[:5000]}"] if found else []
+
+
 def token_file(
     directory: Path,
     *people: str,

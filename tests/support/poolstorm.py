@@ -30,7 +30,7 @@ from jupyter_gpushare.protocol.poolcalls import PoolMethod
 
 from .faults.observed import boot
 from .hosts import Host, Hosts
-from .node import RunningNode, token_file, until
+from .node import RunningNode, token_file, tracebacks, until
 from .poolverdict import Away, Story, holds_of, judge
 from .runningpool import CONFIG, RunningPool, joined
 
@@ -380,8 +380,7 @@ class Storm:
             self.report.moved += last.get(hold.who, hold.host) != hold.host
             last[hold.who] = hold.host
         for node in (self.pool, *self.nodes.values()):
-            if "Traceback" in node.story():
-                self.report.wrong.append(f"a traceback in {node.log}")
+            self.report.wrong += tracebacks(node.log)
 
     def _records(self, name: str) -> list[Any]:
         ledger = Ledger.open(self.nodes[name].ledger, history=1e9, wall=time.time())

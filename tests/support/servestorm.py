@@ -35,6 +35,7 @@ from jupyter_gpushare.protocol.messages import Method
 from .cuda import Call, CudaWorld, has_ended, helper_pid
 from .driverstage import Stage, Wish, staged
 from .livenode import CLI
+from .node import tracebacks
 from .serveverdict import ANEW, Asked, How, Kill, Kind, Story, figures, judge
 from .stormserver import LEAVE, Notes as Written
 
@@ -237,10 +238,8 @@ class Storm:
         with staged(self.world, self.folder, Wish(config=CONFIG)) as stage:
             self.stage = stage
             asyncio.run(self._run(stage))
-            if "Traceback" in stage.node.story():
-                self.wrong.append(f"a traceback in {stage.node.log}")
-        if "Traceback" in (self.folder / "verb.log").read_text():
-            self.wrong.append(f"a traceback in {self.folder / 'verb.log'}")
+            self.wrong += tracebacks(stage.node.log)
+        self.wrong += tracebacks(self.folder / "verb.log")
         story = Story(self.asked, self.kills, self._served.all(), self._neighbour.all(), self.wrong)
         wakes = sorted(self.wakes) or [math.nan]
         shown = {
