@@ -10,6 +10,7 @@
 #                    its own (as root); Ray and what it needs take 500 MB in .venv
 #   make test-afresh  the tour and all demos, in environments that only their own targets made
 #                    (5 min, with Ray; part of test-long)
+#   make test-slurm  jobs of a real Slurm on hosts of its own (as root, with Debian's slurm-wlm and munge)
 #   make test-ui     the tests in a browser only
 #   make matrix      the built package with old and new versions of Python, JupyterLab, Notebook,
 #                    JupyterHub and the rest, each in an environment of its own; MATRIX=oldest: one
@@ -82,7 +83,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help jest-kept test-power lab test test-fast test-long test-ray test-ui test-afresh matrix wheels tour demo demo-parking demo-turns demo-qos demo-pool demo-serve bench bench-hub bench-hosts bench-pool bench-ledger bench-peers soak soak-pool soak-serve fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
+.PHONY: FORCE help jest-kept test-power lab test test-fast test-long test-ray test-slurm test-ui test-afresh matrix wheels tour demo demo-parking demo-turns demo-qos demo-pool demo-serve bench bench-hub bench-hosts bench-pool bench-ledger bench-peers soak soak-pool soak-serve fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -216,15 +217,20 @@ chromium:
 	else sudo -n bash -c '$(INSTALL_CHROMIUM)'; fi; } >/dev/null 2>&1 && chromium --version >/dev/null 2>&1; } \
 	|| { echo "The tests in a browser need chromium: apt install chromium, or name it with CHROMIUM=/path/to/it" >&2; exit 1; }
 
-# Tests of several hosts use network namespaces (as root) and a real sshd, one of kernels that of R; without them they are
-# skipped.
+# Tests of several hosts use network namespaces (as root) and a real sshd, some Debian's Slurm, one of kernels that of R;
+# without them they are skipped.
 # After chromium: two apts at once would wait for one lock.
 INSTALL_HOSTS := apt-get update -qq && apt-get install -qq -y --no-install-recommends iproute2 openssh-server
+INSTALL_SLURM := apt-get update -qq && \
+	DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends slurm-wlm munge
 INSTALL_R := apt-get update -qq && apt-get install -qq -y --no-install-recommends r-cran-irkernel
 hosts: | chromium
 	@if [ "$$(id -u)" = 0 ] && ! { command -v ip && [ -x /usr/sbin/sshd ]; } >/dev/null; then \
 	bash -c '$(INSTALL_HOSTS)' >/dev/null 2>&1 \
 	|| echo "Tests of several hosts are skipped: apt install iproute2 openssh-server failed." >&2; fi
+	@if [ "$$(id -u)" = 0 ] && ! { command -v slurmctld && command -v munged; } >/dev/null; then \
+	bash -c '$(INSTALL_SLURM)' >/dev/null 2>&1 \
+	|| echo "Tests of Slurm are skipped: apt install slurm-wlm munge failed." >&2; fi
 	@if [ "$$(id -u)" = 0 ] && ! command -v R >/dev/null; then bash -c '$(INSTALL_R)' >/dev/null 2>&1 \
 	|| echo "The test of R's kernel is skipped: apt install r-cran-irkernel failed." >&2; fi
 
@@ -274,6 +280,10 @@ test-power: $(VENV)/.dev $(UI)
 # One by one: each has several hosts, or several trainings, of its own.
 test-ray: $(VENV)/.dev $(VENV)/.ray
 	@$(BIN)/python -m pytest -q -m long tests/elastic tests/jobs
+
+# make test has the short ones of these.
+test-slurm: $(VENV)/.dev hosts
+	@$(BIN)/python -m pytest -q -m "long or not long" tests/slurm
 
 test-ui: chromium $(VENV)/.lab $(UI) $(UI_TEST_MODULES)
 	@$(SUITES) playwright

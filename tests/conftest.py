@@ -31,7 +31,7 @@ settings.load_profile("house")
 os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
 
 #: Folders whose tests mostly wait, for real servers, kernels and hosts.
-WAITING = ("demo", "e2e", "hub", "faults")
+WAITING = ("demo", "e2e", "hub", "faults", "slurm")
 #: Short files that compute are left for the end, where they keep all processors busy.
 END = ("packaging", "replay", "policy", "docs", "protocol", "boot")
 ORDER = {name: at for at, name in enumerate((*WAITING, "", *END))}

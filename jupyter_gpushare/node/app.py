@@ -443,7 +443,7 @@ class NodeManagerApp(JupyterApp):
         policy = Policy(parent=self)
         rhythm, config = read(policy, Rhythm), read(policy, PolicyConfig)
         whole = open_inventory(self.simulate or None, now=clock.boot, programs=self.system_programs)
-        given = given_gpus(self.gpus, os.environ, simulated=whole.simulated)
+        given = given_gpus(self.gpus, os.environ)
         inventory: Inventory = whole if given is None else VisibleInventory(whole, given)
         limits = read(Connections(parent=self), Limits)
         turnstile = turnstile_of(limits)

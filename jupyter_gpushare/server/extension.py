@@ -181,7 +181,7 @@ class GpuShareExtension(ExtensionApp):
                 f"No node manager listens at {system}, and this server is not to host one "
                 '(c.GpuShareExtension.embed = "never").'
             )
-        if gpu_driver_present() and (no_gpu := why_no_gpu(os.environ)) is not None:
+        if self._has_gpus and (no_gpu := why_no_gpu(os.environ)) is not None:
             return no_gpu
         return (
             "This host shows no NVIDIA driver and no node manager for all users, so there is "
@@ -204,7 +204,11 @@ class GpuShareExtension(ExtensionApp):
             return True
         if self.embed == "never" or self.configured_socket() is not None:
             return False
-        return bool(self.simulate) or (gpu_driver_present() and why_no_gpu(os.environ) is None)
+        return self._has_gpus and why_no_gpu(os.environ) is None
+
+    @property
+    def _has_gpus(self) -> bool:
+        return bool(self.simulate) or gpu_driver_present()
 
     def _make_node(self) -> EmbeddedNode | None:
         if not self.wants_embedded():

@@ -66,36 +66,31 @@ def test_what_names_no_gpu_is_no_quiet_loss(wanted: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("configured", "environ", "simulated", "given"),
+    ("configured", "environ", "given"),
     [
-        ("", {}, False, None),
-        ("", {"CUDA_VISIBLE_DEVICES": "1"}, False, "1"),
-        ("", {"CUDA_VISIBLE_DEVICES": ""}, False, ""),
-        ("0,1", {"CUDA_VISIBLE_DEVICES": "1"}, False, "0,1"),
-        ("all", {"CUDA_VISIBLE_DEVICES": "1"}, False, None),
+        ("", {}, None),
+        ("", {"CUDA_VISIBLE_DEVICES": "1"}, "1"),
+        ("", {"CUDA_VISIBLE_DEVICES": ""}, ""),
+        ("0,1", {"CUDA_VISIBLE_DEVICES": "1"}, "0,1"),
+        ("all", {"CUDA_VISIBLE_DEVICES": "1"}, None),
         # In a lease the variable is the lease's.
-        ("", {"CUDA_VISIBLE_DEVICES": "1", "JUPYTER_GPUSHARE_LEASE": "x"}, False, None),
+        ("", {"CUDA_VISIBLE_DEVICES": "1", "JUPYTER_GPUSHARE_LEASE": "x"}, None),
         # A job that was submitted in a lease has the marks of that, but GPUs of its own.
-        ("", {"CUDA_VISIBLE_DEVICES": "1", "JUPYTER_GPUSHARE_LEASE": "x", **JOB}, False, "1"),
-        ("", {"CUDA_VISIBLE_DEVICES": "1", **JOB}, False, "1"),
-        ("all", JOB, False, None),
-        ("", JOB, True, None),
+        ("", {"CUDA_VISIBLE_DEVICES": "1", "JUPYTER_GPUSHARE_LEASE": "x", **JOB}, "1"),
+        ("", {"CUDA_VISIBLE_DEVICES": "1", **JOB}, "1"),
+        ("all", JOB, None),
         # Another batch system may give GPUs by cgroups alone.
-        ("", {"PBS_JOBID": "7"}, False, None),
-        ("", {"CUDA_VISIBLE_DEVICES": "1"}, True, None),
-        ("0", {}, True, "0"),
+        ("", {"PBS_JOBID": "7"}, None),
     ],
 )
-def test_who_says_which(
-    configured: str, environ: dict[str, str], simulated: bool, given: str | None
-) -> None:
-    assert given_gpus(configured, environ, simulated=simulated) == given
+def test_who_says_which(configured: str, environ: dict[str, str], given: str | None) -> None:
+    assert given_gpus(configured, environ) == given
 
 
 @pytest.mark.parametrize("more", [{}, {"CUDA_VISIBLE_DEVICES": "NoDevFiles"}])
 def test_a_job_without_gpus_does_not_share_those_of_others(more: dict[str, str]) -> None:
     with pytest.raises(InventoryError, match=r"Slurm gave this job no GPU.*--gpus=1"):
-        given_gpus("", {**JOB, **more}, simulated=False)
+        given_gpus("", {**JOB, **more})
 
 
 def test_the_others_are_neither_listed_nor_measured() -> None:

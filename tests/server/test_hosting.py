@@ -177,7 +177,8 @@ def test_two_hosts_with_one_home_have_a_node_manager_each(home: Home) -> None:
     """
     folder, variable = home.path / "data" / "gpushare", "SLURM_JOB_ID"
     hosts = ("one", "other")
-    servers = [home.serve(environ=home.environ(**{variable: name})) for name in hosts]
+    given = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    servers = [home.serve(environ=home.environ(**{variable: name}, **given)) for name in hosts]
     leases = []
     for server, name in zip(servers, hosts, strict=True):
         server.wait_connected()
@@ -196,10 +197,13 @@ def test_two_hosts_with_one_home_have_a_node_manager_each(home: Home) -> None:
     assert parents == {server.process.pid for server in servers}
 
 
-def test_a_job_without_gpus_hosts_no_node_manager(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_real", [True, False])
+def test_a_job_without_gpus_hosts_no_node_manager(
+    is_real: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else it would share the GPUs of others' jobs."""
-    monkeypatch.setattr(extension, "gpu_driver_present", lambda: True)
-    app = extension.GpuShareExtension()
+    monkeypatch.setattr(extension, "gpu_driver_present", lambda: is_real)
+    app = extension.GpuShareExtension(simulate="" if is_real else "2x24GiB")
     assert app.wants_embedded()
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert not app.wants_embedded()

@@ -18,17 +18,17 @@ from .base import Build, Inventory, InventoryError, LeftOut, Sensors
 _NONE: Final = frozenset({"-1", "nodevfiles"})
 
 
-def given_gpus(configured: str, environ: Mapping[str, str], *, simulated: bool) -> str | None:
+def given_gpus(configured: str, environ: Mapping[str, str]) -> str | None:
     """The GPUs that may be shared: ``configured``, else the environment's. ``None`` means all.
 
     Inside a lease the variable has that lease's GPUs, so it is ignored; not in a batch system's
     job, which inherits the marks of the lease that it was submitted from, but has GPUs of its own.
-    It is also ignored for simulated GPUs, which no batch system gave. Raises
-    :class:`InventoryError` in a job that was given no GPU.
+    It counts for simulated GPUs too: who tries a batch system with them sees what is so with real
+    ones. Raises :class:`InventoryError` in a job that was given no GPU.
     """
     if configured:
         return None if configured == "all" else configured
-    if simulated or (names.LEASE in environ and not job_of(environ)):
+    if names.LEASE in environ and not job_of(environ):
         return None
     if (why := why_no_gpu(environ)) is not None:
         raise InventoryError(why)
