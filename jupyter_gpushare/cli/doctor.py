@@ -12,6 +12,7 @@ from pathlib import Path
 from ..console.verb import Verb, flag, option, options
 from ..daemon.membership import POOL_DIRECTORY
 from ..protocol import names
+from ..protocol.words import counted
 from . import checks, modelcaches
 from .checks import Check, Level, ok, warning
 from .poolchecks import membership
@@ -64,7 +65,7 @@ class DoctorApp(Verb):
             rows = [{**dataclasses.asdict(check), "level": check.level.value} for check in checks]
             self.print_json({"checks": rows, "problems": problems, "warnings": warnings})
         else:
-            print(f"\n{_count(problems, 'problem')}, {_count(warnings, 'warning')}.")
+            print(f"\n{counted(problems, 'problem')}, {counted(warnings, 'warning')}.")
         return 1 if problems else 0
 
     def _write_bundle(self) -> int:
@@ -166,7 +167,3 @@ def as_text(check: Check) -> str:
             break_on_hyphens=False,
         )
     return "\n".join(lines)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

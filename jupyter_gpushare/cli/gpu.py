@@ -11,6 +11,7 @@ from ..protocol.holding import gpu_number
 from ..protocol.messages import Method
 from ..protocol.sizes import format_size
 from ..protocol.tables import table
+from ..protocol.words import counted
 
 
 class GpuListApp(Verb):
@@ -53,8 +54,7 @@ class ServiceVerb(Verb):
             if self.whole:
                 answer = node.call(every, **params)
                 what = "out of service" if every is Method.NODE_DRAIN else "back in service"
-                count = answer["count"]
-                return self.say(answer, f"{count} GPU{'' if count == 1 else 's'} {what}")
+                return self.say(answer, f"{counted(answer['count'], 'GPU')} {what}")
             gpus, done = node.call(Method.STATUS)["gpus"], []
             for name, uuid in [(name, _uuid(name, gpus)) for name in named]:
                 done.append(node.call(each, gpu=uuid, **params))

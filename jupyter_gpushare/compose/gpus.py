@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ..protocol import documents as doc
+from ..protocol.words import counted
 from .leases import LIFTED_HINT, name_of
-from .text import Text, count, join, left, name, percent, said, since, size, text
+from .text import Text, join, left, name, percent, said, since, size, text
 
 #: Tasks on a GPU that are named; others are counted.
 _NAMED: Final = 4
@@ -21,7 +22,13 @@ def says(
     ``there`` are the leases on it as the viewer may know them, one's own first. A GPU with
     ``most_tasks`` tasks takes no new environment. If it is ``None``, memory decides.
     """
-    return [*_columns(gpu, most_tasks), *_parts(gpu), *_notes(gpu, there, now)]
+    return [
+        *_columns(gpu, most_tasks),
+        *_parts(gpu),
+        *_problems(gpu),
+        *_residents(gpu, there, now),
+        *_memory(gpu),
+    ]
 
 
 def whose(row: doc.Lease) -> str:
@@ -33,6 +40,7 @@ def whose(row: doc.Lease) -> str:
     return f"{name(row['environment'])}'s {name_of(row)}"
 
 
+_EMPTY: Final = "It is empty."
 _TURNS: Final = (
     "Where several tasks can take turns, they compute here one after the other, and each keeps its "
     "memory meanwhile."
@@ -40,19 +48,16 @@ _TURNS: Final = (
 
 
 def _columns(gpu: doc.Gpu, most_tasks: int | None) -> Iterator[doc.Fact]:
-    out = gpu.get("out_of_service")
     if gpu["problem"] is not None:
         yield said("health", "lost", tone="bad")
-    elif out is not None:
+    elif gpu.get("out_of_service") is not None:
         yield said("health", "out of service", tone="warn")
     else:
         yield said("health", "ok", tone="good")
     if gpu["share_mode"] == "time":
         yield said("turns", "by turns", hint=_TURNS)
-    tasks = count(gpu["tasks"], "task")
-    if most_tasks is not None:
-        tasks = f"{gpu['tasks']} of {count(most_tasks, 'task')}"
-    yield said("tasks", tasks)
+    of = "" if most_tasks is None else f"{gpu['tasks']} of "
+    yield said("tasks", of + counted(gpu["tasks"] if most_tasks is None else most_tasks, "task"))
     if gpu["used"] is not None:
         yield said("used", "{}", size(gpu["used"]))
     if gpu["utilisation"] is not None:
@@ -82,25 +87,28 @@ def _parts(gpu: doc.Gpu) -> Iterator[doc.Fact]:
             yield said("part", "{} {}", size(part), word, share=part / max(1, total), kind=kind)
 
 
-def _notes(gpu: doc.Gpu, there: Sequence[doc.Lease], now: float) -> Iterator[doc.Fact]:
+def _problems(gpu: doc.Gpu) -> Iterator[doc.Fact]:
     if gpu["problem"] is not None:
         yield said("problem", f"It takes no leases: {_ended(gpu['problem'])}", tone="bad")
     if (out := gpu.get("out_of_service")) is not None:
         by = f" ({name(out['by'])})" if out["by"] else ""
-        still = {0: "It is empty.", 1: "1 lease is still there."}
-        words = still.get(out["leases"], f"{out['leases']} leases are still there.")
-        yield said("problem", f"Out of service{by}: {_ended(out['reason'])} {words}", tone="warn")
+        still = f"{counted(out['leases'], 'lease is', 'leases are')} still there."
+        words = f"Out of service{by}: {_ended(out['reason'])} {still if out['leases'] else _EMPTY}"
+        yield said("problem", words, tone="warn")
     for one in gpu["squatters"]:
         who = "A process" if one["pid"] is None else f"Process {one['pid']}"
         used = "memory" if one["memory"] is None else size(one["memory"])
-        words = "{} uses {} without a lease."
-        if one["kind"] == "over_limit":
-            words = "{} uses {}, more than its lease allows."
-        yield said("squatter", words, who, used, tone="warn")
-    if there:
-        yield said("residents", _residents(gpu, there))
-        tone = "plain" if any(_computes(row) for row in there) else "muted"
-        yield said("time", _time(there, now), tone=tone)
+        over = ", more than its lease allows" if one["kind"] == "over_limit" else " without a lease"
+        yield said("squatter", "{} uses {}{}.", who, used, over, tone="warn")
+
+
+def _ended(sentence: str) -> str:
+    """With a full stop, where it has none."""
+    told = name(sentence, 500)
+    return told if told.endswith((".", "!", "?")) else f"{told}."
+
+
+def _memory(gpu: doc.Gpu) -> Iterator[doc.Fact]:
     if gpu["persistent"] or gpu["temporary"]:
         words = "Its tasks keep {}, and a step of one needs {} more at most."
         kept, step = size(gpu["persistent"]), size(gpu["temporary"])
@@ -110,27 +118,20 @@ def _notes(gpu: doc.Gpu, there: Sequence[doc.Lease], now: float) -> Iterator[doc
         yield said("lifted", words, size(gpu["lifted"]), tone="muted", hint=LIFTED_HINT)
 
 
-def _ended(sentence: str) -> str:
-    """With a full stop, where it has none."""
-    told = name(sentence, 500)
-    return told if told.endswith((".", "!", "?")) else f"{told}."
-
-
-def _residents(gpu: doc.Gpu, there: Sequence[doc.Lease]) -> Text:
-    told = [_resident(gpu, row) for row in there[:_NAMED]]
-    more = len(there) - len(told)
-    return text("Memory: {}.", join([*told, Text(f"{more} more" if more else "")], "; "))
+def _residents(gpu: doc.Gpu, there: Sequence[doc.Lease], now: float) -> Iterator[doc.Fact]:
+    if there:
+        more = f"{len(there) - _NAMED} more" if len(there) > _NAMED else ""
+        told = join([*(_resident(gpu, row) for row in there[:_NAMED]), more], "; ")
+        yield said("residents", "Memory: {}.", told)
+        tone = "plain" if any(_computes(row) for row in there) else "muted"
+        yield said("time", _time(there, now), tone=tone)
 
 
 def _resident(gpu: doc.Gpu, row: doc.Lease) -> Text:
     part = next(one for one in row["gpus"] if one["uuid"] == gpu["uuid"])
-    words = text("{} has {}", whose(row), size(part["memory"]))
-    if part["measured"] is not None:
-        used, may = size(part["measured"]), size(part["memory"])
-        words = text("{} uses {} of {}", whose(row), used, may)
-    if (begun := part.get("there_since")) is not None:
-        words = text("{} for {}", words, since(begun))
-    return words
+    may, measured, begun = size(part["memory"]), part["measured"], part.get("there_since")
+    has = text("has {}", may) if measured is None else text("uses {} of {}", size(measured), may)
+    return text("{} {}{}", whose(row), has, "" if begun is None else text(" for {}", since(begun)))
 
 
 def _computes(row: doc.Lease) -> bool:
@@ -141,29 +142,26 @@ def _computes(row: doc.Lease) -> bool:
 def _time(there: Sequence[doc.Lease], now: float) -> Text:
     taking = [row for row in there if row["turn"] is not None]
     if not taking:
-        busy = [row for row in there if _computes(row)]
-        if not busy:
-            return Text("Time: no turns; nobody computes.")
-        more = f" and {len(busy) - 1} more compute." if len(busy) > 1 else " computes."
-        return Text(f"Time: no turns; {whose(busy[0])}{more}")
-    told = [Text("by turns")]
+        busy = [whose(row) for row in there if _computes(row)] or ["nobody"]
+        more = f" and {len(busy) - 1} more compute" if len(busy) > 1 else " computes"
+        return Text(f"Time: no turns; {busy[0]}{more}.")
     holder = next((row for row in taking if row["turn"] in ("holds", "yields")), None)
-    if holder is None:
-        told.append(Text("nobody computes"))
-    elif holder["turn"] == "yields":
-        told.append(Text(f"{whose(holder)} ends its turn"))
-    else:
-        begun = holder["turn_since"]
-        for_ = text(" for {}", since(begun)) if begun is not None else Text("")
-        told.append(text("{} computes{}", whose(holder), for_))
+    waiting = [row for row in taking if row["turn"] == "waits"]
+    waiting.sort(key=lambda row: row["turn_place"] or len(taking))
+    told = ["by turns", "nobody computes" if holder is None else _holds(holder)]
     until = None if holder is None else holder.get("turn_pinned_until")
     if until is not None and until > now:
         told.append(text("its turn is pinned for {} more", left(until)))
-    waiting = [row for row in taking if row["turn"] == "waits"]
-    waiting.sort(key=lambda row: row["turn_place"] or len(taking))
     if waiting:
         paused = since(waiting[0]["turn_since"] or now)
         told.append(text("next is {}, paused for {}", whose(waiting[0]), paused))
     if len(waiting) > 1:
-        told.append(Text(f"{len(waiting) - 1} more paused"))
+        told.append(f"{len(waiting) - 1} more paused")
     return text("Time: {}.", join(told, "; "))
+
+
+def _holds(row: doc.Lease) -> Text:
+    if row["turn"] == "yields":
+        return text("{} ends its turn", whose(row))
+    begun = row["turn_since"]
+    return text("{} computes{}", whose(row), "" if begun is None else text(" for {}", since(begun)))

@@ -20,21 +20,21 @@ from typing import Final
 from ..policy.say.texts import CAUSES
 from ..protocol import documents as doc
 from ..protocol.holding import gpu_number
+from ..protocol.words import counted, listed, often
 from .text import (
     Text,
     about,
     clock,
-    count,
     each,
     join,
     left,
-    listed,
     name,
     said,
     since,
     size,
     span,
     text,
+    who,
 )
 
 #: Each state: how it stands, its word, and what it means.
@@ -170,7 +170,7 @@ def says(row: doc.Lease, near: Near, now: float, columns: Sequence[doc.Fact]) ->
     ``columns`` are its :func:`columns`.
     """
     what = said("what", name_of(row), hint=name(row["path"] or "", 500))
-    told = [said("who", _who(row)), what, *columns, *_notes(row, near, now)]
+    told = [said("who", who(row)), what, *columns, *_notes(row, near, now)]
     if row["mine"]:
         return [*told, *_summary(row, near)]
     if row["environment"] is None:  # nobody has to do anything about what is others'
@@ -226,10 +226,10 @@ _JOB: Final = (
 def job_says(job: str, kind: str | None, rows: Sequence[doc.Lease]) -> list[doc.Fact]:
     """What there is to say of a job's leases together; they are one person's."""
     word, ends = _JOBS.get(kind or "", _JOB)
-    what = f"{word} {name(job)}, {count(len(rows), 'worker')}"
+    what = f"{word} {name(job)}, {counted(len(rows), 'worker')}"
     gpus = {part["uuid"]: part for row in rows for part in row["gpus"]}
     parts = sorted(gpus.values(), key=lambda part: (part["index"], part.get("instance") or 0))
-    told = [said("who", _who(rows[0])), said("what", what, hint=ends.replace("{}", name(job)))]
+    told = [said("who", who(rows[0])), said("what", what, hint=ends.replace("{}", name(job)))]
     if parts:
         told.append(said("where", ", ".join(f"GPU {gpu_number(part)}" for part in parts)))
     told.append(said("state", _counted(STATES[row["state"]][1] for row in rows)))
@@ -247,16 +247,6 @@ def _counted(words: Iterable[str]) -> str:
     return ", ".join(f"{number} {word}" for word, number in counts.items())
 
 
-def _who(row: doc.Lease) -> str:
-    whose = name(row["environment"] or "someone else")
-    return f"{whose} (you)" if row["mine"] else whose
-
-
-def _in_line(row: doc.Lease, spent: bool) -> str:
-    """The place of a request in the line. One that waits for GPU-hours is in no line."""
-    return "waiting for GPU-hours" if spent else f"number {row['position']} in line"
-
-
 def of_server(state: str, waits: bool, told: doc.Serving | None) -> tuple[str, str, str]:
     """How a server stands: the tone, the word, and what it means.
 
@@ -269,20 +259,22 @@ def of_server(state: str, waits: bool, told: doc.Serving | None) -> tuple[str, s
         state = "resuming"
     tone, word, hint = _SERVERS.get(state) or STATES[state]
     if state == "active" and requests:
-        word = f"{word} {count(requests, 'request')}"
+        word = f"{word} {counted(requests, 'request')}"
     return tone, word, hint
 
 
 def _standing(row: doc.Lease, spent: bool) -> tuple[str, str, str]:
     """How a lease stands: the tone, the word, and what it means."""
-    place = None if row["position"] is None else _in_line(row, spent)
+    state, place = row["state"], ""
+    if row["position"] is not None:
+        state = "queued"
+        # Who waits for GPU-hours is in no line.
+        place = "waiting for GPU-hours" if spent else f"number {row['position']} in line"
     if row["kind"] == "server":
-        tone, word, hint = of_server(row["state"], place is not None, row.get("serving"))
+        tone, word, hint = of_server(row["state"], bool(place), row.get("serving"))
         return tone, ", ".join(filter(None, (word, place))), hint
-    if place is not None:
-        tone, _, hint = STATES["queued"]
-        return tone, place, hint
-    return STATES.get(row["state"], ("plain", row["state"], ""))
+    tone, word, hint = STATES.get(state, ("plain", state, ""))
+    return tone, place or word, hint
 
 
 def columns(row: doc.Lease, spent: bool) -> Iterator[doc.Fact]:
@@ -302,11 +294,10 @@ def columns(row: doc.Lease, spent: bool) -> Iterator[doc.Fact]:
 
 def _memory(row: doc.Lease) -> Iterator[doc.Fact]:
     """What it uses of what it may, or what it asks for."""
-    if not row["gpus"]:
-        if row["state"] == "queued":
-            yield said("memory", asks(row["asked"]["gpus"], row["asked"]["memory"]))
-        return
-    yield from _use(row["gpus"])
+    if row["gpus"]:
+        yield from _use(row["gpus"])
+    elif row["state"] == "queued":
+        yield said("memory", asks(row["asked"]["gpus"], row["asked"]["memory"]))
 
 
 def _use(parts: Sequence[doc.LeaseGpu], *, together: bool = False) -> Iterator[doc.Fact]:
@@ -325,25 +316,23 @@ def _use(parts: Sequence[doc.LeaseGpu], *, together: bool = False) -> Iterator[d
 def asks(gpus: int, memory: int | None) -> Text:
     """``1 GPU with 8 GiB``, ``2 whole GPUs``."""
     if memory is None:
-        return Text(count(gpus, "whole GPU"))
-    return text("{} with {}{}", count(gpus, "GPU"), size(memory), " on each" if gpus > 1 else "")
+        return Text(counted(gpus, "whole GPU"))
+    return text("{} with {}{}", counted(gpus, "GPU"), size(memory), " on each" if gpus > 1 else "")
 
 
 def _summary(row: doc.Lease, near: Near) -> Iterator[doc.Fact]:
     """All of it in a few words, and a countdown where its GPU is about to go."""
-    tone, word, _ = _standing(row, near.spent)
-    parts = row["gpus"]
-    if not parts:
-        yield said("summary", word, tone=tone)
-    else:
-        some = len(parts) < 3
-        where = ", ".join(f"GPU {gpu_number(part)}" for part in parts) if some else ""
-        told = [Text(where or count(len(parts), "GPU")), each([part["memory"] for part in parts])]
+    (tone, word, _), parts = _standing(row, near.spent), row["gpus"]
+    told = Text(word)
+    if parts:
+        some = ", ".join(f"GPU {gpu_number(part)}" for part in parts)
+        where = some if len(parts) < 3 else counted(len(parts), "GPU")
         if row["turn"] == "waits":
-            told.append(Text("waits for its turn"))
-        elif row["state"] != "active" or row["kind"] == "server":
-            told.append(Text(word))
-        yield said("summary", join(told, " · "), tone=tone)
+            word = "waits for its turn"
+        elif row["state"] == "active" and row["kind"] != "server":
+            word = ""
+        told = join([where, each([part["memory"] for part in parts]), word], " · ")
+    yield said("summary", told, tone=tone)
     if (warning := row["warning"]) is not None:
         yield said("countdown", "taken back in {}", left(warning["at"]), tone="warn")
 
@@ -355,31 +344,25 @@ def _notes(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Fact]:
     if near.sharers:
         whose = "your " if row["mine"] else ""
         yield said("shared", "It shares its GPU with {}{}.", whose, listed(near.sharers))
-    yield from _reserve(row)
-    yield from _limits(row)
-    yield from _over(row)
-    yield from _stall(row)
+    yield from (*_reserve(row), *_limits(row), *_over(row), *_stall(row))
     if (inherited := row.get("inherited")) is not None:
         words = "The process that asked ended {} ago, and process {} goes on."
         yield said("survivor", words, since(inherited), str(row["pid"]), tone="info")
-    yield from _serving(row)
-    yield from _turn(row, near, now)
-    yield from _promise(row, now)
-    yield from _parking(row, near, now)
+    yield from (*_serving(row), *_turn(row, near, now), *_pauses(row))
+    yield from (*_promise(row, now), *_parking(row, near, now))
 
 
 def _serving(row: doc.Lease) -> Iterator[doc.Fact]:
-    told = row.get("serving")
-    if told is None:
+    if (told := row.get("serving")) is None:
         return
-    words = [text("It answers at {}.", told["address"])]
-    if held := told["held"]:
-        wait = "waits" if held == 1 else "wait"
-        words.append(Text(f"{count(held, 'request')} {wait} for it to wake."))
-    if told["sleeps"]:
-        words.append(text("It has slept {}.", _often(told["sleeps"])))
-    if (seconds := told["wake_seconds"]) is not None:
-        words.append(text("Waking took {} last.", span(seconds)))
+    held, slept, woke = told["held"], told["sleeps"], told["wake_seconds"]
+    wait = counted(held, "request waits", "requests wait")
+    words = (
+        text("It answers at {}.", told["address"]),
+        f"{wait} for it to wake." if held else "",
+        f"It has slept {often(slept)}." if slept else "",
+        "" if woke is None else text("Waking took {} last.", span(woke)),
+    )
     yield said("server", join(words, " "), hint="%gpushare servers shows how to use it.")
 
 
@@ -395,37 +378,35 @@ _UNTIL_MEASURED: Final = "It reserves what the quota gives until it is measured.
 
 
 def _reserve(row: doc.Lease) -> Iterator[doc.Fact]:
-    reserve = row.get("reserve")
-    if reserve is None:
+    if (reserve := row.get("reserve")) is None:
         return
-    words = _RESERVES.get(reserve["why"], _UNTIL_MEASURED if reserve["follows"] else "")
-    figures: list[object] = []
+    figure = size(max((part.get("peak") or 0 for part in row["gpus"]), default=0))
     if reserve["why"] == "estimate":
-        figures = [count(reserve["runs"] or 0, "run")]
-    elif reserve["why"] == "measured":
-        figures = [size(max((part.get("peak") or 0 for part in row["gpus"]), default=0))]
-    if words:
-        yield said("reserve", words, *figures, tone="muted")
+        figure = Text(counted(reserve["runs"] or 0, "run"))
+    if words := _RESERVES.get(reserve["why"], _UNTIL_MEASURED if reserve["follows"] else ""):
+        yield said("reserve", words, figure, tone="muted")
+
+
+#: What a limit is beside what is reserved: in words, with the number of the GPU, the limit, what is
+#: reserved and the end of a range; then the tone and a hint.
+_LIMITS: Final = {
+    "range": ("It may use {1} of {2} to {3} on GPU {0}.", "plain", _RANGE_HINT),
+    "follows": ("It may use up to {1} on GPU {0}, of which {2} are reserved for it.", "muted", ""),
+    "lifted": ("Its limit on GPU {0} is lifted from {2} to {1} for now.", "plain", LIFTED_HINT),
+    "lowered": ("Its limit on GPU {0} is lowered from {2} to {1}.", "plain", ""),
+}
 
 
 def _limits(row: doc.Lease) -> Iterator[doc.Fact]:
     most, reserve = row.get("memory_most"), row.get("reserve")
-    follows = reserve is not None and reserve["follows"]
+    lifted = "follows" if reserve is not None and reserve["follows"] else "lifted"
     for part in row["gpus"]:
-        may, limit, number = size(part["memory"]), part["limit"], gpu_number(part)
-        if most is not None:
-            words = "It may use {} of {} to {} on GPU {}."
-            yield said("limit", words, size(limit), may, size(most), number, hint=_RANGE_HINT)
-        elif limit > part["memory"] and follows:
-            words = "It may use up to {} on GPU {}, of which {} are reserved for it."
-            yield said("limit", words, size(limit), number, may, tone="muted")
-        elif limit > part["memory"]:
-            words = "Its limit on GPU {} is lifted from {} to {} for now."
-            yield said("limit", words, number, may, size(limit), hint=LIFTED_HINT)
-        elif limit < part["memory"]:
-            yield said(
-                "limit", "Its limit on GPU {} is lowered from {} to {}.", number, may, size(limit)
-            )
+        limit, may = part["limit"], part["memory"]
+        if most is not None or limit != may:
+            kind = "range" if most is not None else lifted if limit > may else "lowered"
+            words, tone, hint = _LIMITS[kind]
+            figures = gpu_number(part), size(limit), size(may), size(most or 0)
+            yield said("limit", words, *figures, tone=tone, hint=hint)
     kept = [part["persistent"] for part in row["gpus"] if part["persistent"] is not None]
     step = [part["temporary"] for part in row["gpus"] if part["temporary"] is not None]
     if row["gpus"] and len(kept) == len(step) == len(row["gpus"]):
@@ -436,82 +417,75 @@ def _limits(row: doc.Lease) -> Iterator[doc.Fact]:
 
 
 def _over(row: doc.Lease) -> Iterator[doc.Fact]:
-    over = row["over_limit"]
-    if over is None:
+    if (over := row["over_limit"]) is None:
         return
     on = [f" on GPU {gpu_number(part)}" for part in row["gpus"] if part["uuid"] == over["gpu"]]
     used = "more memory" if over["used"] is None else size(over["used"])
-    told = [text("It uses {}{} and may use {}.", used, *(on or [""]), size(over["limit"]))]
+    told = text("It uses {}{} and may use {}.", used, "".join(on), size(over["limit"]))
     if over["next"] is not None and over["next_at"] is not None:
-        told.append(text(_OVER_NEXT[over["next"]], left(over["next_at"])))
-    yield said("over", join(told, " "), tone="bad", hint=_OVER_HINT)
+        told = text(f"{{}} {_OVER_NEXT[over['next']]}", told, left(over["next_at"]))
+    yield said("over", told, tone="bad", hint=_OVER_HINT)
 
 
 def _stall(row: doc.Lease) -> Iterator[doc.Fact]:
-    stall = row["stall"]
-    if stall is None:
+    if (stall := row["stall"]) is None:
         return
-    done = _STALLS[stall["next"]]
-    if stall["at"] is None:
-        words = "It is {} after {} without progress, if somebody waits for its memory."
-        yield said("stall", words, done, span(stall["after"]), tone="warn")
-    else:
-        words = "Somebody waits for its memory: it is {} in {} unless it goes on."
-        yield said("stall", words, done, left(stall["at"]), tone="bad")
+    done, at = _STALLS[stall["next"]], stall["at"]
+    words, tone = "Somebody waits for its memory: it is {} in {} unless it goes on.", "bad"
+    if at is None:
+        words, tone = (
+            "It is {} after {} without progress, if somebody waits for its memory.",
+            "warn",
+        )
+    yield said("stall", words, done, span(stall["after"]) if at is None else left(at), tone=tone)
+
+
+#: What its turn is, beside waiting for one, and the tone.
+_TURNS: Final = {
+    "holds": ("It has the turn{}.", "plain"),
+    "yields": ("It ends its step and its turn{}.", "plain"),
+    "rest": ("It asks for a turn when it computes.", "muted"),
+}
 
 
 def _turn(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Fact]:
-    waits = row["turn"] == "waits"
-    if row["turn"] in ("holds", "yields"):
-        words = "It has the turn" if row["turn"] == "holds" else "It ends its step and its turn"
+    if row["turn"] == "waits":
+        hint = _TURN_HINT.format(f"{near.quantum:g}")
+        yield said("turn", _waits(row, near, now), tone="info", hint=hint)
+    elif row["turn"] is not None:
+        words, tone = _TURNS[row["turn"]]
         behind = f", and {near.behind} {'waits' if near.behind == 1 else 'wait'} for one"
-        yield said("turn", f"{words}{behind if near.behind else ''}.")
-    elif row["turn"] == "rest":
-        yield said("turn", "It asks for a turn when it computes.", tone="muted")
-    elif waits:
-        yield said(
-            "turn", _waits(row, near, now), tone="info", hint=_TURN_HINT.format(f"{near.quantum:g}")
-        )
+        yield said("turn", words, behind if near.behind else "", tone=tone)
     if (until := row.get("turn_pinned_until")) is not None:
         yield said("turn", "Its turn is pinned for {} more.", left(until))
     if row["overran"]:
         words = "It did not give its turn back in time, so it no longer takes turns."
         yield said("turn", words, tone="warn")
-    told = row.get("interrupted")
-    if told is not None:
-        words, until = _INTERRUPTIONS[told["what"]], told["until"]
-        yield said("interrupted", words, left(until or now))
-    yield from _pauses(row, waits)
+    if (told := row.get("interrupted")) is not None:
+        yield said("interrupted", _INTERRUPTIONS[told["what"]], left(told["until"] or now))
 
 
 def _waits(row: doc.Lease, near: Near, now: float) -> Text:
-    place = row["turn_place"] or 1
-    told = [text("Paused for somebody's turn for {}", since(row["turn_since"] or now))]
-    if (expected := row.get("turn_expected")) is not None and expected > now:
-        told.append(text(", about {} more", about(expected)))
-    told.append(Text(": next in line." if place == 1 else f": number {place} in line."))
+    place, expected = row["turn_place"] or 1, row.get("turn_expected") or now
+    more = text(", about {} more", about(expected)) if expected > now else ""
+    words = "Paused for somebody's turn for {}{}: {}. {}"
+    line = "next in line" if place == 1 else f"number {place} in line"
+    why = "The memory that the last one left is not free yet."
     if near.computing:
-        told.append(Text(f" The turn is with {listed(near.computing)}."))
-    else:
-        told.append(Text(" The memory that the last one left is not free yet."))
-    return join(told, "")
+        why = f"The turn is with {listed(near.computing)}."
+    return text(words, since(row["turn_since"] or now), more, line, Text(why))
 
 
-def _pauses(row: doc.Lease, waits: bool) -> Iterator[doc.Fact]:
-    pauses = row.get("pauses")
-    if pauses is None:
+def _pauses(row: doc.Lease) -> Iterator[doc.Fact]:
+    if (pauses := row.get("pauses")) is None:
         return
     cell = "in this cell" if row["activity"] == "busy" else "in its last cell"
     where = cell if row["kind"] == "kernel" else "since it began"
-    if pauses["times"] > (1 if waits else 0):
+    if pauses["times"] > (1 if row["turn"] == "waits" else 0):
         words = "It was paused {} {}, {} in all."
-        yield said("pauses", words, _often(pauses["times"]), where, span(pauses["seconds"]))
+        yield said("pauses", words, often(pauses["times"]), where, span(pauses["seconds"]))
     if moved := pauses.get("moved"):
-        yield said("pauses", "It moved to another GPU {} {}.", _often(moved), where)
-
-
-def _often(times: int) -> str:
-    return "once" if times == 1 else f"{times} times"
+        yield said("pauses", "It moved to another GPU {} {}.", often(moved), where)
 
 
 def _promise(row: doc.Lease, now: float) -> Iterator[doc.Fact]:

@@ -7,8 +7,9 @@ from functools import partial
 from typing import Final
 
 from ..protocol import documents as doc
+from ..protocol.words import counted, listed
 from .leases import WHY_LATE
-from .text import Text, count, listed, name, said, since, size, span, text
+from .text import Text, name, said, since, size, span, text
 
 _SIMULATED: Final = (
     "These GPUs are simulated: quotas, queue and leases are real, the devices are not. Frameworks "
@@ -39,17 +40,13 @@ def says(status: doc.StatusHead) -> Iterator[doc.Fact]:
     if (walls := node.get("walls")) is not None:
         yield from _walls(walls)
     if (more := status.get("more")) is not None:
-        for number, what in (
-            (more["leases"], "leases of others"),
-            (more["queue"], "waiting requests of others"),
-        ):
+        rows = {"leases": more["leases"], "waiting requests": more["queue"]}
+        for what, number in rows.items():
             if number:
-                yield said("others", f"{number} more {what} are not shown.", tone="muted")
+                yield said("others", f"{number} more {what} of others are not shown.", tone="muted")
     if used := node["parked_memory"]:
         yield _host_memory(used, node["parked_memory_limit"])
-    yield from _waits(status["waits"])
-    if (verdicts := status.get("promises")) is not None:
-        yield from _verdicts(verdicts)
+    yield from (*_waits(status["waits"]), *_verdicts(status.get("promises")))
 
 
 _DENIED: Final = (
@@ -67,68 +64,53 @@ def _walls(walls: doc.Walls) -> Iterator[doc.Fact]:
         return
     memory = ", and the driver limits their memory there" if walls["level"] == "memory" else ""
     words = "The kernel lets processes open only the GPUs that their owner has a lease on{} ({})."
-    yield tell(words, Text(memory), text(count(walls["groups"], "control group")), tone="good")
+    yield tell(words, Text(memory), counted(walls["groups"], "control group"), tone="good")
     yield tell(_DENIED, tone="good")
     for names in walls.get("shared", ()):
         words = "There is no wall between {}: they are in one control group."
-        yield tell(words, name(_some(names), 500), tone="warn", hint=_ONE_EACH)
+        yield tell(words, _some(names), tone="warn", hint=_ONE_EACH)
     if memory and (several := walls.get("several")):
         words = "There are several control groups of {}: memory is for those that hold a lease."
-        yield tell(words, name(_some(several), 500), tone="good")
+        yield tell(words, _some(several), tone="good")
     if outside := walls.get("outside"):
         words = "There is no wall around some processes of {}."
-        yield tell(words, name(_some(outside), 500), tone="warn", hint=_ONE_EACH)
+        yield tell(words, _some(outside), tone="warn", hint=_ONE_EACH)
 
 
-def _some(names: Sequence[str]) -> str:
-    return listed(names if len(names) < 10 else [*names[:8], f"{len(names) - 8} others"])
+def _some(names: Sequence[str]) -> Text:
+    told = listed(names if len(names) < 10 else [*names[:8], f"{len(names) - 8} others"])
+    return name(told, 500)
 
 
 def _host_memory(used: int, most: int | None) -> doc.Fact:
     label = "Host memory of parked tasks"
     if most is None:
         return said("host_memory", "{}, not limited", size(used), label=label)
-    hint = _FULL if used >= most else ""
-    return said(
-        "host_memory",
-        "{} of {}",
-        size(used),
-        size(most),
-        label=label,
-        share=used / max(1, most),
-        hint=hint,
-        tone="warn" if hint else "plain",
-    )
+    tone, hint = ("warn", _FULL) if used >= most else ("plain", "")
+    share, words = used / max(1, most), text("{} of {}", size(used), size(most))
+    return said("host_memory", words, label=label, share=share, hint=hint, tone=tone)
 
 
 def _waits(waits: doc.Waits) -> Iterator[doc.Fact]:
     """How long others have waited lately."""
     for label, one in (("Interactive", waits["interactive"]), ("Batch", waits["batch"])):
-        if not one["granted"]:
-            continue
-        words = text("{} granted in the last {}", one["granted"], span(waits["window"]))
-        if one["waited"] and one["median"] is not None and one["longest"] is not None:
-            median, longest = span(one["median"]), span(one["longest"])
-            words = text(
-                "{}, {} after waiting {} (median), {} at most",
-                words,
-                one["waited"],
-                median,
-                longest,
-            )
-        else:
-            words = text("{}, none had to wait", words)
-        yield said("waits", text("{}.", words), label=label)
+        words = "{} granted in the last {}, none had to wait."
+        if one["waited"]:
+            words = "{} granted in the last {}, {} after waiting {} (median), {} at most."
+        lasted = (
+            span(waits["window"]),
+            one["waited"],
+            span(one["median"] or 0),
+            span(one["longest"] or 0),
+        )
+        if one["granted"]:
+            yield said("waits", words, one["granted"], *lasted, label=label)
 
 
-def _verdicts(verdicts: doc.Verdicts) -> Iterator[doc.Fact]:
-    kept, missed = verdicts["kept"], verdicts["missed"]
-    if not kept and not missed:
-        return
-    known = "; ".join(
-        f"{row['missed']} because {WHY_LATE[row['why']]}"
-        for row in verdicts["why"]
-        if row["why"] in WHY_LATE
-    )
-    words = f"{kept} kept and {missed} missed in the last {{}}{f' ({known})' if known else ''}."
-    yield said("waits", words, span(verdicts["window"]), label="Deadlines and rates")
+def _verdicts(verdicts: doc.Verdicts | None) -> Iterator[doc.Fact]:
+    if verdicts is not None and (verdicts["kept"] or verdicts["missed"]):
+        why = [row for row in verdicts["why"] if row["why"] in WHY_LATE]
+        known = "; ".join(f"{row['missed']} because {WHY_LATE[row['why']]}" for row in why)
+        words = f"{verdicts['kept']} kept and {verdicts['missed']} missed in the last {{}}{{}}."
+        more = Text(f" ({known})" if known else "")
+        yield said("waits", words, span(verdicts["window"]), more, label="Deadlines and rates")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from ..protocol import documents as doc
-from .text import Text, between, count, name, said, size, span, text
+from ..protocol.words import counted
+from .text import Text, between, name, said, size, span, text
 
 #: Whether a request would start, the best first.
 _STARTS: Final = {
@@ -21,7 +22,7 @@ _RANKS: Final = {starts: rank for rank, starts in enumerate(_STARTS)}
 def says(told: doc.Predicted) -> list[doc.Fact]:
     """The kind of GPU where it would start first, in a few words; then each kind."""
     kinds = sorted(told["kinds"], key=lambda one: (_RANKS[one["starts"]], one["seconds"]))
-    asked = f"{count(told['iterations'], 'iteration')} with a batch of {told['batch']}"
+    asked = f"{counted(told['iterations'], 'iteration')} with a batch of {told['batch']}"
     return [
         *(said("summary", _kind(one), hint=f"What is expected for {asked}.") for one in kinds[:1]),
         *(said("takes", _kind(one)) for one in told["kinds"]),

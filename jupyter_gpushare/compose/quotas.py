@@ -8,7 +8,8 @@ from typing import Final
 from ..protocol import documents as doc
 from ..protocol.holding import gpu_number
 from ..protocol.periods import MONTH, WEEK
-from .text import Text, count, hours, join, listed, name, said, size, text
+from ..protocol.words import counted, listed
+from .text import Text, hours, join, name, said, size, text
 
 _SOURCES: Final = {
     "default": "the default for everybody",
@@ -24,6 +25,19 @@ _RESERVED: Final = (
     "The quota was lowered while this was reserved. Nothing is taken from you, and new leases get "
     "the new limit."
 )
+#: Of a budget, by its level.
+_ADVICE: Final = {
+    "warned": "Nearly all of your GPU-hours are used. When none are left, new requests wait. "
+    "Release GPUs that you do not need.",
+    "spent": "Your GPU-hours are spent. New requests wait until {}. What computes goes on, and an "
+    "idle GPU is taken back.",
+}
+#: When there are GPU-hours again, by the period that they are for; a term ends when somebody says.
+_AGAIN: Final[dict[str | None, str]] = {
+    None: "the older hours are out of that window",
+    WEEK: "the next week begins",
+    MONTH: "the next month begins",
+}
 
 
 def says(
@@ -34,11 +48,13 @@ def says(
     ``None`` for ``gpus``: it is of several nodes together.
     ``free`` GPUs could be granted at once, if somebody counted them.
     """
-    facts = [*_held(quota, gpus), *_memory(quota, gpus or (), mine), *_budget(quota["budget"])]
-    facts += _more(quota, free)
-    each = Text("the whole GPU") if quota["memory"] is None else text("{}", size(quota["memory"]))
-    facts += [
-        said("quota", "{}, {} on each", count(quota["gpus"], "GPU"), each, label="Quota"),
+    each = Text("the whole GPU") if quota["memory"] is None else size(quota["memory"])
+    facts = [
+        *_held(quota, gpus),
+        *_memory(quota, gpus or (), mine),
+        *_budget(quota["budget"]),
+        *_more(quota, free),
+        said("quota", "{}, {} on each", counted(quota["gpus"], "GPU"), each, label="Quota"),
         *_left(quota),
     ]
     if quota["weight"] != 1:
@@ -50,7 +66,7 @@ def says(
 def _source(quota: doc.HeldQuota) -> str:
     groups = [name(group) for group in quota.get("from_groups", ())]
     if quota["source"] == "group":
-        return f"from your group{'s' * (len(groups) > 1)} {listed(groups or [''])}".rstrip()
+        return f"from your group{'s' * (len(groups) > 1)} {listed(groups)}".rstrip()
     return _SOURCES.get(quota["source"], quota["source"])
 
 
@@ -58,8 +74,7 @@ def _held(quota: doc.HeldQuota, gpus: Sequence[doc.Gpu] | None) -> Iterator[doc.
     used, allowed, pool = quota["used_gpus"], quota["gpus"], quota.get("pool")
     if pool is not None:
         lent = pool["lent"]
-        words = f"{used} of {lent} lent here"
-        yield said("held", words, label="GPUs", share=used / max(1, lent))
+        yield said("held", f"{used} of {lent} lent here", label="GPUs", share=used / max(1, lent))
         yield said("pool", _pool(pool))
         return
     share = used / allowed if allowed else float(used > 0)
@@ -71,7 +86,7 @@ def _held(quota: doc.HeldQuota, gpus: Sequence[doc.Gpu] | None) -> Iterator[doc.
         words = "Your quota has no GPU, so code runs on the CPU. Ask the administrator for one."
         yield said("advice", words, tone="warn")
     elif used > allowed:
-        more = count(used - allowed + 1 if allowed else used, "GPU")
+        more = counted(used - allowed + 1 if allowed else used, "GPU")
         yield said("advice", _LOWERED, more, tone="warn")
 
 
@@ -80,61 +95,52 @@ def _more(quota: doc.HeldQuota, free: int | None) -> Iterator[doc.Fact]:
     more, budget = quota["gpus"] - quota["used_gpus"], quota["budget"]
     if free is None or "pool" in quota or (budget is not None and budget["level"] == "spent"):
         return
-    if more <= 0:
-        if quota["used_gpus"]:
-            words = "The quota is used up: a new task shares the GPUs you hold, or waits."
-            yield said("more", words)
-        return
-    yours, now = f"You can get {count(more, 'more GPU')}", min(more, free)
-    if now == more:
-        yield said("more", f"{yours} now.")
-    else:
-        some = f" {now} of them now, the others" if now else ""
-        yield said("more", f"{yours},{some} as soon as there is room.")
+    if more > 0:
+        now = min(more, free)
+        when = f",{f' {now} of them now, the others' if now else ''} as soon as there is room"
+        words = f"You can get {counted(more, 'more GPU')}{' now' if now == more else when}."
+        yield said("more", words)
+    elif quota["used_gpus"]:
+        words = "The quota is used up: a new task shares the GPUs you hold, or waits."
+        yield said("more", words)
 
 
 def _pool(pool: doc.PoolQuota) -> str:
+    of, lent, borrowed = name(pool["pool"]), pool["lent"], pool["borrowed"]
     if pool["whole"] is None:
-        return (
-            f"The pool {name(pool['pool'])} has lent you nothing here yet. Your first request asks "
-            "it."
-        )
-    told = [
-        f"This quota is for all hosts of the pool {name(pool['pool'])} together. The pool lends "
-        f"you {count(pool['lent'], 'GPU')} on this host now."
-    ]
-    if borrowed := pool["borrowed"]:
-        what = "it" if borrowed == 1 else "them"
-        told.append(
-            f"{count(borrowed, 'GPU')} of those you borrow from others, who may take {what} back."
-        )
-    if pool["reclaimed"]:
-        told.append("What you hold beyond that is asked back.")
-    if not pool["valid"]:
-        told.append("The pool does not answer now, so nothing new begins here until it does.")
-    if pool["why"]:
-        told.append(name(pool["why"], 500))
-    return " ".join(told)
+        return f"The pool {of} has lent you nothing here yet. Your first request asks it."
+    told = (
+        f"This quota is for all hosts of the pool {of} together. The pool lends you "
+        f"{counted(lent, 'GPU')} on this host now.",
+        f"{counted(borrowed, 'GPU')} of those you borrow from others, who may take "
+        f"{'it' if borrowed == 1 else 'them'} back."
+        if borrowed
+        else "",
+        "What you hold beyond that is asked back." if pool["reclaimed"] else "",
+        ""
+        if pool["valid"]
+        else "The pool does not answer now, so nothing new begins here until it does.",
+        name(pool["why"] or "", 500),
+    )
+    return join(told, " ")
 
 
 def _memory(
     quota: doc.HeldQuota, gpus: Sequence[doc.Gpu], mine: Sequence[int]
 ) -> Iterator[doc.Fact]:
     for gpu, held in zip(gpus, mine, strict=True):
-        if held <= 0:
-            continue
-        most = quota["memory"] or gpu["memory"]
-        tone, hint = ("bad", _RESERVED) if held > most else ("plain", "")
-        yield said(
-            "memory",
-            "{} of {}",
-            size(held),
-            size(most),
-            label=f"Memory on GPU {gpu_number(gpu)}",
-            share=held / most,
-            tone=tone,
-            hint=hint,
-        )
+        if held > 0:
+            most = quota["memory"] or gpu["memory"]
+            yield said(
+                "memory",
+                "{} of {}",
+                size(held),
+                size(most),
+                label=f"Memory on GPU {gpu_number(gpu)}",
+                share=held / most,
+                tone="bad" if held > most else "plain",
+                hint=_RESERVED if held > most else "",
+            )
 
 
 def budget_used(budget: doc.Budget) -> Text:
@@ -149,39 +155,19 @@ def _budget(budget: doc.Budget | None) -> Iterator[doc.Fact]:
     tone = {"warned": "warn", "spent": "bad"}.get(budget["level"], "plain")
     share = budget["spent"] / budget["hours"] if budget["hours"] else 1.0
     yield said("budget", budget_used(budget), label="GPU-hours", share=share, tone=tone)
-    if budget["level"] == "warned":
-        words = (
-            "Nearly all of your GPU-hours are used. When none are left, new requests wait. Release "
-            "GPUs that you do not need."
-        )
-        yield said("advice", words, tone="warn")
-    elif budget["level"] == "spent":
-        words = (
-            f"Your GPU-hours are spent. New requests wait until {_again(budget)}. What computes "
-            "goes on, and an idle GPU is taken back."
-        )
-        yield said("advice", words, tone="warn")
-
-
-def _again(budget: doc.Budget) -> str:
-    per = budget.get("per")
-    if per in (WEEK, MONTH):
-        return f"the next {per} begins"
-    if per is None:
-        return "the older hours are out of that window"
-    return "the administrator begins the next term"
+    if (advice := _ADVICE.get(budget["level"])) is not None:
+        again = _AGAIN.get(budget.get("per"), "the administrator begins the next term")
+        yield said("advice", advice, again, tone="warn")
 
 
 def _left(quota: doc.HeldQuota) -> Iterator[doc.Fact]:
-    remaining = quota.get("remaining")
-    if remaining is None:
+    if (remaining := quota.get("remaining")) is None:
         return
-    gpus = remaining["gpus"]
-    parts = [Text(count(gpus, "GPU"))] if gpus else []
+    parts = [counted(remaining["gpus"], "GPU") if remaining["gpus"] else ""]
     parts += [
         text("{} on GPU {}", size(part["bytes"]), gpu_number(part))
         for part in remaining["memory"]
         if part["bytes"] > 0
     ]
     label = "Left here" if "pool" in quota else "Left"
-    yield said("left", join(parts) if parts else Text("nothing"), label=label)
+    yield said("left", join(parts) or Text("nothing"), label=label)

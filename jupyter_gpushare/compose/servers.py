@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 
 from ..protocol import documents as doc
-from .text import name, said
+from .text import name, said, who
 
 
 def says(row: doc.Server, standing: tuple[str, str, str]) -> list[doc.Fact]:
     """Whose it is, what, where, and how it stands."""
-    whose, (tone, word, hint) = name(row["environment"]), standing
+    tone, word, hint = standing
     return [
-        said("who", f"{whose} (you)" if row["mine"] else whose),
+        said("who", who(row)),
         said("what", name(row["model"] or row["name"]), hint=name(row["name"])),
         said("where", name(row["address"], 256)),
         said("state", word, tone=tone, hint=hint),

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from ..protocol import documents as doc
+from ..protocol.said import plain
 
 
 class Text(str):
@@ -27,11 +28,8 @@ def text(words: str, *pieces: object) -> Text:
 
 def name(given: object, most: int = 80) -> Text:
     """What somebody else named: one line, not too long, and nothing in it is a figure."""
-    whole = str(given)
-    cut = whole if len(whole) <= most else f"{whole[: most - 1]}…"
-    if not cut.isprintable():
-        cut = "".join(sign if sign.isprintable() else " " for sign in cut)
-    return Text(_BRACE.sub("{ ", cut) if "{" in cut else cut)
+    told = plain(given, most)
+    return Text(_BRACE.sub("{ ", told) if "{" in told else told)
 
 
 def join(parts: Iterable[str], between: str = ", ") -> Text:
@@ -39,15 +37,9 @@ def join(parts: Iterable[str], between: str = ", ") -> Text:
     return Text(between.join(part for part in parts if part))
 
 
-def listed(names: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
-
-
-def count(number: int, noun: str) -> str:
-    """``1 GPU``, ``2 GPUs``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def who(row: doc.Lease | doc.Waiting | doc.Server) -> Text:
+    """Whose something is: ``alice (you)``, ``someone else``."""
+    return text("{} (you)" if row["mine"] else "{}", row["environment"] or "someone else")
 
 
 def said(

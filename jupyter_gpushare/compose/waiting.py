@@ -8,15 +8,14 @@ from typing import Final
 from ..protocol import documents as doc
 from .leases import asks
 from .quotas import budget_used
-from .text import between, left, name, said, since, span
+from .text import between, left, name, said, since, span, text, who
 
 
 def says(row: doc.Waiting, now: float) -> list[doc.Fact]:
     """A row of the queue at ``now``, Unix seconds."""
     spent = row["reason"] == "budget_spent"
-    who = name(row["environment"] or "someone else")
     facts = [
-        said("who", f"{who} (you)" if row["mine"] else who),
+        said("who", who(row)),
         said("class", row["priority_class"]),
         said("asks", asks(row["gpus"], row["memory"])),
         said("waited", "{}", since(now - row["waiting"])),
@@ -38,11 +37,9 @@ def notice_says(notice: doc.Queued, now: float) -> list[doc.Fact]:
 
 def line_says(waiting: Mapping[str, int]) -> doc.Fact:
     """The queue as a whole; ``waiting`` are the requests of each class."""
-    number = sum(waiting.values())
-    if not number:
-        return said("queue", "Nobody waits.")
     classes = ", ".join(f"{count} {kind}" for kind, count in waiting.items() if count)
-    return said("queue", f"{number} waiting: {classes}.")
+    words = f"{sum(waiting.values())} waiting: {classes}." if classes else "Nobody waits."
+    return said("queue", words)
 
 
 def _place(
@@ -72,40 +69,26 @@ def _told(
 
 
 def _ahead(ahead: doc.Ahead) -> str:
-    interactive, batch = ahead["interactive"], ahead["batch"]
-    if interactive and batch:
-        return f"{interactive} interactive and {batch} batch ahead"
-    if not interactive and not batch:
-        return "nobody is ahead"
-    kind, number = ("interactive", interactive) if interactive else ("batch", batch)
-    return f"{number} {kind} ahead"
+    numbers = {"interactive": ahead["interactive"], "batch": ahead["batch"]}
+    told = " and ".join(f"{number} {kind}" for kind, number in numbers.items() if number)
+    return f"{told} ahead" if told else "nobody is ahead"
 
 
 def _expected(outlook: doc.Outlook, now: float) -> Iterator[doc.Fact]:
-    estimate = outlook["estimate"]
+    estimate, idle, stop = outlook["estimate"], outlook["idle"], outlook.get("stop")
     if estimate is not None:
-        span_ = between(estimate["low"], estimate["high"])
         how = "as it did for others in the last hour"
         if estimate["basis"] == "idle":
             how = "if kernels that are idle now stay idle"
-        yield said("why", "It takes about {}, {}.", span_, how)
-    idle, stop = outlook["idle"], outlook.get("stop")
+        yield said("why", "It takes about {}, {}.", between(estimate["low"], estimate["high"]), how)
     if idle is not None:
         words = "{} has been idle for {}. After {} it is asked for its GPU."
-        yield said(
-            "why",
-            words,
-            _whose(idle, _KINDS[idle.get("kind", "kernel")]),
-            since(now - idle["idle"]),
-            span(idle["after"]),
-        )
+        whose = _whose(idle, _KINDS[idle.get("kind", "kernel")])
+        yield said("why", words, whose, since(now - idle["idle"]), span(idle["after"]))
     elif stop is not None:
-        whose = _whose(stop, "batch program")
-        if stop["left"] > 0:
-            words = "{} is asked in {} to save its state and make way."
-            yield said("why", words, whose, left(now + stop["left"]))
-        else:
-            yield said("why", "{} is asked now to save its state and make way.", whose)
+        when = text("in {}", left(now + stop["left"])) if stop["left"] > 0 else "now"
+        words = "{} is asked {} to save its state and make way."
+        yield said("why", words, _whose(stop, "batch program"), when)
     elif outlook["idle_after"] > 0:
         yield said("why", "Idle GPUs are asked back after {}.", span(outlook["idle_after"]))
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
+from ..protocol.words import counted
+
 #: Points of a loss curve that are kept; beyond it each second one is left out.
 MOST_POINTS: Final = 2000
 #: Changes of who trains that brought no step further, one after the other, after which a job fails.
@@ -175,7 +177,7 @@ def told(status: Status, event: Mapping[str, Any], begun: float) -> Status:
             status = replace(status, ranks={r: w for r, w in status.ranks.items() if r < world})
             workers = _counted(status.workers, at, world)
             how = "begins" if event["entry"] == "train" else f"goes on at step {event['step']}"
-            text = f"Training {how} with {workers_text(world)} (entry: {event['entry']})."
+            text = f"Training {how} with {counted(world, 'worker')} (entry: {event['entry']})."
             status = replace(status, workers=workers, said=(*status.said, (at, text)))
             return _moved(status, Phase.TRAINING, "")
         case {"event": "step", "step": int(step), "epoch": int(epoch)}:
@@ -189,11 +191,6 @@ def told(status: Status, event: Mapping[str, Any], begun: float) -> Status:
             status = replace(status, workers=_counted(status.workers, at, 0), ranks={})
             return _moved(status, Phase(phase), reason)
     return status
-
-
-def workers_text(count: int) -> str:
-    """``1 worker``, ``3 workers``."""
-    return "1 worker" if count == 1 else f"{count} workers"
 
 
 def _moved(status: Status, phase: Phase, reason: str) -> Status:

@@ -9,7 +9,8 @@ from typing import Final
 from ..jobs import show
 from ..jobs.best import is_number
 from ..protocol.times import format_duration
-from .core import Phase, Status, workers_text
+from ..protocol.words import counted
+from .core import Phase, Status
 
 _WIDTH, _LEFT, _RIGHT = 600, 60, 12
 #: From the top: where the steps of the workers, and the loss, are drawn.
@@ -102,7 +103,7 @@ def page(status: Status, seconds: float) -> str:
     mark = _MARKS.get(status.phase, show.NEUTRAL)
     facts = [status.phase.value, f"step {status.step}", f"epoch {status.epoch}"]
     if status.ranks:
-        facts.append(workers_text(len(status.ranks)))
+        facts.append(counted(len(status.ranks), "worker"))
     if status.losses:
         facts.append(f"loss {status.losses[-1][2]:.4g}")
     where = ", ".join(

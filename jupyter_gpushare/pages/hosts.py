@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from jupyter_gpushare.protocol.sizes import format_size
 from jupyter_gpushare.protocol.times import format_range
+from jupyter_gpushare.protocol.words import counted, listed
 
-from . import words
 from .listing import HostListing, cut
 
 Json = Mapping[str, Any]
@@ -83,10 +83,10 @@ class Own:
     def text(self) -> str:
         """The GPUs that are held or lent, the parked tasks and the requests that wait; or empty."""
         parts = (
-            f"{words.gpus(self.held)} held" if self.held else "",
-            f"{words.counted(self.parked, 'task')} parked" if self.parked else "",
-            f"{words.counted(self.waiting, 'request')} waiting" if self.waiting else "",
-            f"{words.gpus(self.lent)} of your quota lent to it" if self.lent else "",
+            f"{counted(self.held, 'GPU')} held" if self.held else "",
+            f"{counted(self.parked, 'task')} parked" if self.parked else "",
+            f"{counted(self.waiting, 'request')} waiting" if self.waiting else "",
+            f"{counted(self.lent, 'GPU')} of your quota lent to it" if self.lent else "",
         )
         return ", ".join(part for part in parts if part)
 
@@ -145,7 +145,7 @@ class Host:
         empty, most = self.free
         if not most:
             return "unknown" if self.problem else "none"
-        return f"{words.gpus(empty) if empty else 'no GPU'}; up to {format_size(most)} on one"
+        return f"{counted(empty, 'GPU') if empty else 'no GPU'}; up to {format_size(most)} on one"
 
     @property
     def expected_text(self) -> str:
@@ -241,13 +241,8 @@ def chosen(hosts: Sequence[Host], wanted: str) -> str:
 
     Without either, the first that answers.
     """
-    if wanted:
-        return wanted
-    own = own_hosts(hosts)
-    if own:
-        return own[0]
     answering = (host.name for host in hosts if host.state is not HostState.AWAY)
-    return next(answering, hosts[0].name)
+    return wanted or next(iter((*own_hosts(hosts), *answering)), hosts[0].name)
 
 
 def where_text(hosts: Sequence[Host]) -> str:
@@ -292,11 +287,8 @@ def nothing_text(name: str, hosts: Sequence[Host]) -> str:
 
 def named(names: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b, c and 4 others``."""
-    listed = list(names)
-    if len(listed) > _NAMED + 1:
-        listed = [*listed[:_NAMED], words.counted(len(listed) - _NAMED, "other")]
-    *first, last = listed
-    return f"{', '.join(first)} and {last}" if first else last
+    more = len(names) - _NAMED
+    return listed([*names[:_NAMED], counted(more, "other")] if more > 1 else names)
 
 
 # -- the table -------------------------------------------------------------------------------------
@@ -355,10 +347,10 @@ def totals_text(hosts: Sequence[Host]) -> str:
     missing = [host.name for host in hosts if host.state is HostState.AWAY]
     empty, every = sum(host.free[0] for host in told), sum(len(host.gpus) for host in told)
     waiting = sum(host.waiting for host in told)
-    are, wait = "is" if empty == 1 else "are", "waits" if waiting == 1 else "wait"
     text = (
-        f"{words.counted(len(told), 'host')} with {words.gpus(every)}: {empty} {are} free now, "
-        f"{words.counted(waiting, 'request')} {wait}."
+        f"{counted(len(told), 'host')} with {counted(every, 'GPU')}: "
+        f"{counted(empty, 'is', 'are')} free now, "
+        f"{counted(waiting, 'request waits', 'requests wait')}."
     )
     return f"{text} {missing_text(missing)}".rstrip() if told else missing_text(missing)
 

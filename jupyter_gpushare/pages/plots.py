@@ -12,7 +12,7 @@ from typing import Any, Final
 from jupyter_gpushare.protocol.holding import gpu_number
 from jupyter_gpushare.protocol.sizes import format_size
 
-from . import words
+from .views import axis_top
 
 Json = Mapping[str, Any]
 Values = Sequence[float | None]
@@ -68,13 +68,13 @@ def _plot(gpu: Json, row: Json, spans: Sequence[tuple[float, float]]) -> dict[st
             ("others", row.get("others_compute") or unknown),
         )
     ]
-    lines = [_line("Utilisation", spans, row["utilisation"], 1.0, words.percent)]
+    lines = [_line("Utilisation", spans, row["utilisation"], 1.0, _percent)]
     for name, values, text, least in (
         ("Temperature", row.get("temperature") or unknown, "{:.0f} °C".format, _WARMEST),
         ("Power", row.get("power") or unknown, "{:.0f} W".format, 0.0),
     ):
         if known := [value for value in values if value is not None]:
-            top = max(least, _axis_top(max(known)))
+            top = max(least, axis_top(max(known)))
             lines.append(_line(name, spans, values, top, text))
     memory, computing = (", ".join(part["text"] for part in parts) for parts in (areas, lanes))
     more = "; ".join(f"{line['name'].lower()} {line['text']}" for line in lines)
@@ -164,12 +164,11 @@ def _bytes(value: float | None) -> str:
     return "unknown" if value is None else format_size(round(value))
 
 
+def _percent(share: float) -> str:
+    return f"{round(100 * share)} %"
+
+
 def _computes(share: float | None) -> str:
     if share is None:
         return "unknown"
-    return "no" if share <= 0 else "yes" if share >= 1 else words.percent(share)
-
-
-def _axis_top(most: float) -> float:
-    """A round number of watts or degrees at or above ``most``."""
-    return next((top for top in (50.0, 100.0, 200.0, 400.0, 800.0) if top >= most), 1600.0)
+    return "no" if share <= 0 else "yes" if share >= 1 else _percent(share)

@@ -41,6 +41,11 @@ def moment(unix: float) -> str:
     return f"{datetime.fromtimestamp(unix, UTC):%Y-%m-%d %H:%M} UTC"
 
 
+def gpu_hours(gpu_seconds: float) -> str:
+    """The number with as many figures as say something."""
+    return said.format_hours(gpu_seconds / 3600)
+
+
 @dataclass(frozen=True, slots=True)
 class Fact:
     """One sentence. ``text`` is HTML, ``plain`` the same for an attribute; ``share`` is of one."""

@@ -5,17 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import jinja2
 from tornado import web
 
-from jupyter_gpushare.protocol.quota import source_text
+from jupyter_gpushare.protocol.quota import source_text, value_text
+from jupyter_gpushare.protocol.words import counted
 
-from . import words
 from .forms import own_text
-from .shown import iso, moment, prose
+from .shown import gpu_hours, iso, moment, prose
 from .viewer import Pool
 
 HERE: Final = Path(__file__).resolve().parent
@@ -76,9 +77,8 @@ def make_templates(
         lstrip_blocks=True,
     )
     templates.filters |= {"prose": prose, "iso": iso, "moment": moment}
-    templates.filters |= {"own": own_text, "source": source_text}
-    templates.filters |= {"counted": words.counted, "gpu_hours": words.gpu_hours}
-    templates.filters["memory_each"] = words.memory_each
+    templates.filters |= {"own": own_text, "source": source_text, "counted": counted}
+    templates.filters |= {"gpu_hours": gpu_hours, "memory_each": partial(value_text, "memory")}
     return templates
 
 

@@ -25,9 +25,9 @@ from typing import Any, Final
 from jupyter_gpushare.protocol import said
 from jupyter_gpushare.protocol.holding import gpu_number
 
-from . import forms, words
+from . import forms
 from .listing import Member
-from .shown import Shown, shown
+from .shown import Shown, gpu_hours, shown
 
 Json = Mapping[str, Any]
 
@@ -225,7 +225,7 @@ def environment_view(one: Member) -> dict[str, Any]:
         "use": bar(f"GPUs of {one.name}", text, quota["used_gpus"], quota["gpus"]),
         "budget": bar(
             f"GPU-hours of {one.name}",
-            f"{words.gpu_hours(budget['spent'] * 3600)} of {budget['hours']:g} {budget['when']}",
+            f"{said.format_hours(budget['spent'])} of {budget['hours']:g} {budget['when']}",
             budget["spent"],
             budget["hours"],
         )
@@ -241,9 +241,9 @@ def _busy_text(usage: Json) -> str:
     """``3.2 busy``, and what was charged where that is not all that was held."""
     held, resident = usage["gpu_seconds_held"], usage["resident_gib_seconds"]
     charged = usage["gpu_seconds_charged"]
-    words_of = [f"{words.gpu_hours(usage['gpu_seconds_busy'])} busy"]
+    words_of = [f"{gpu_hours(usage['gpu_seconds_busy'])} busy"]
     if held - charged >= 60.0:
-        words_of += [f"{words.gpu_hours(charged)} charged", f"{resident / 3600:.1f} GiB-hours"]
+        words_of += [f"{gpu_hours(charged)} charged", f"{resident / 3600:.1f} GiB-hours"]
     return ", ".join(words_of)
 
 
@@ -290,12 +290,12 @@ def days_view(daily: Sequence[Json], names: Sequence[str], zone: str) -> dict[st
     columns = [
         {
             "day": name,
-            "held": words.gpu_hours(one),
-            "busy": words.gpu_hours(part),
+            "held": gpu_hours(one),
+            "busy": gpu_hours(part),
             "leases": count,
-            "charged": words.gpu_hours(charged[place]),
+            "charged": gpu_hours(charged[place]),
             "resident": f"{resident[place] / 3600:.1f}",
-            "title": f"{name}: {words.gpu_hours(one)} GPU-hours held, {words.gpu_hours(part)} busy",
+            "title": f"{name}: {gpu_hours(one)} GPU-hours held, {gpu_hours(part)} busy",
             "x": round(place * step + step * 0.1, 2),
             "width": round(step * 0.8, 2),
             "held_height": round(min(1.0, one / top) * _HEIGHT, 2),
@@ -305,18 +305,12 @@ def days_view(daily: Sequence[Json], names: Sequence[str], zone: str) -> dict[st
             zip(names, held, busy, counts, strict=True)
         )
     ]
-    share = words.percent(sum(busy) / sum(held)) if sum(held) > 0 else ""
-    summary = f"{words.gpu_hours(sum(held))} GPU-hours held in {len(names)} days"
-    if share:
-        summary += f"; code ran in {words.gpu_hours(sum(busy))} of them ({share})"
-    if sum(held) - sum(charged) >= 60.0:
-        summary += f"; {words.gpu_hours(sum(charged))} count, the time of your turns"
     return {
         "columns": columns,
         "width": _WIDTH,
         "height": _HEIGHT,
         "top": f"{top / 3600:g} h",
-        "summary": f"{summary}.",
+        "summary": said.usage_text(f"{len(names)} days", sum(held), sum(busy), sum(charged)),
         "zone": zone,
         "nothing": not any(column["held_height"] for column in columns),
     }

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jupyter_gpushare.pages import hosts, words
+from jupyter_gpushare.pages import hosts
 from jupyter_gpushare.pages.hosts import Host, Own
 from jupyter_gpushare.pool import groups
 from jupyter_gpushare.pool.state import NOT_LENT, NOT_USED, NOTHING, Host as PoolHost, State
 from jupyter_gpushare.pool.words.hosts import Environment, HostGpu
+from jupyter_gpushare.protocol.words import counted
 
 Json = Mapping[str, Any]
 
@@ -95,8 +96,9 @@ def pool_groups(state: State) -> PoolGroups:
         )
     lent = sum(row.borrowed for row in rows)
     unused = max(0, sum(row.unused for row in rows) - lent)
-    text = f"{words.gpus(lent)} of groups' own {'is' if lent == 1 else 'are'} lent to other groups."
-    return PoolGroups(tuple(rows), f"{text} {words.gpus(unused)} more may be lent.")
+    lend = counted(lent, "GPU of groups' own is", "GPUs of groups' own are")
+    text = f"{lend} lent to other groups. {counted(unused, 'GPU')} more may be lent."
+    return PoolGroups(tuple(rows), text)
 
 
 def group_text(rows: Iterable[PoolGroup], own: Iterable[str]) -> str:
@@ -105,7 +107,7 @@ def group_text(rows: Iterable[PoolGroup], own: Iterable[str]) -> str:
 
 
 def _group_text(row: PoolGroup) -> str:
-    text = f"Your group {row.name} has {words.gpus(row.own)} of its own and uses {row.used}"
+    text = f"Your group {row.name} has {counted(row.own, 'GPU')} of its own and uses {row.used}"
     if row.borrowed:
         return f"{text}: {row.borrowed} {'is' if row.borrowed == 1 else 'are'} borrowed."
     return f"{text}."

@@ -14,6 +14,7 @@ from ..protocol.poolcalls import POOL_SOCKET, PoolMethod
 from ..protocol.sizes import MOST_GPUS, parse_size
 from ..protocol.tables import clean, table
 from ..protocol.times import format_duration, parse_duration
+from ..protocol.words import counted
 
 
 def _socket() -> str:
@@ -247,10 +248,9 @@ class LendApp(AtPool):
             raise UsageError("say for how long: --for 3h")
         wish = {"gpus": self.gpus, "seconds": self.seconds, "host": self.host or None}
         answer = self.ask(PoolMethod.LEND_GPUS, environment=who, **wish)
-        lent = "1 GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
         return self.say(
             answer,
-            f"{clean(answer['host'])} keeps {lent} for {clean(who)} for"
+            f"{clean(answer['host'])} keeps {counted(self.gpus, 'GPU')} for {clean(who)} for"
             f" {format_duration(self.seconds)}. The loan is {answer['id']}.",
         )
 
@@ -378,8 +378,7 @@ class GroupSetApp(AtPool):
             raise UsageError("say how many GPUs are its own: --nominal 8")
         more = {"borrowing": self.borrowing, "lending": self.lending}
         answer = self.ask(PoolMethod.GROUP_SET, group=name, nominal=self.nominal, **more)
-        own = "1 GPU" if self.nominal == 1 else f"{self.nominal} GPUs"
-        return self.say(answer, f"{clean(name)} has {own} of its own.")
+        return self.say(answer, f"{clean(name)} has {counted(self.nominal, 'GPU')} of its own.")
 
 
 class GroupUnsetApp(AtPool):

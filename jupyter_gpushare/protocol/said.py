@@ -23,8 +23,6 @@ Document = Mapping[str, Any]
 _MOST: Final = 2.0**63
 #: A figure in a text: its form, its value, and of a range its end.
 FIGURE: Final = re.compile(r"\{([a-z]+) ([^ {}]+)(?: ([^ {}]+))?\}")
-#: Characters of one text that are shown.
-_LONGEST: Final = 2000
 
 
 def says(document: object) -> list[Document]:
@@ -82,6 +80,15 @@ def format_hours(hours: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def usage_text(span: str, held: float, busy: float, charged: float) -> str:
+    """What was held in a ``span`` of time; all in GPU-seconds."""
+    share = f" ({busy / held:.0%})" if held > 0 else ""
+    told = f"In the last {span}: {format_hours(held / 3600)} GPU-hours held, "
+    told += f"{format_hours(busy / 3600)} of them busy{share}"
+    turns = f"; {format_hours(charged / 3600)} count, the time of your turns"
+    return f"{told}{turns if held - charged >= 60 else ''}."
+
+
 def clock(at: float, now: float) -> str:
     """``15:40``, ``15:40:05`` if that is soon, ``Tue 15:40``: by the reader's own clock."""
     moment, today = time.localtime(at), time.localtime(now)
@@ -116,7 +123,10 @@ def number(digits: str) -> float | None:
     return value if abs(value) < _MOST else None
 
 
-def plain(text: object) -> str:
-    """One line that no terminal takes for a command."""
-    whole = str(text)[:_LONGEST]
-    return "".join(sign if sign.isprintable() else " " for sign in whole)
+def plain(text: object, most: int = 2000) -> str:
+    """One line of at most so many characters that no terminal takes for a command."""
+    whole = str(text)
+    cut = whole if len(whole) <= most else f"{whole[: most - 1]}…"
+    if cut.isprintable():
+        return cut
+    return "".join(sign if sign.isprintable() else " " for sign in cut)

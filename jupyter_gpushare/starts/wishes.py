@@ -15,6 +15,7 @@ from ..console.node import Node, NodeRefused, NodeSilent
 from ..protocol.names import POOL_URL
 from ..protocol.poolcalls import POOL_SOCKET, PoolMethod
 from ..protocol.sizes import MOST_GPUS, format_size, parse_size
+from ..protocol.words import counted
 
 #: Seconds for the pool's answer: a start waits for it.
 PATIENCE: Final = 5.0
@@ -57,7 +58,7 @@ class Wish:
         )
 
     def __str__(self) -> str:
-        told = [f"{self.gpus} GPU{'' if self.gpus == 1 else 's'}"]
+        told = [counted(self.gpus, "GPU")]
         told += [format_size(self.memory)] if self.memory is not None else []
         return ", ".join([*told, self.kind or "any kind"])
 

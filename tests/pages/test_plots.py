@@ -73,7 +73,7 @@ def test_sensors_have_lines_only_where_there_are_any() -> None:
     lines = plot(temperature=[40.0, None, None, 61.4], power=[90.0, 90.0, None, 285.5])["lines"]
     assert [(line["name"], line["top"], line["text"]) for line in lines[1:]] == [
         ("Temperature", "100 °C", "61 °C"),
-        ("Power", "400 W", "286 W"),
+        ("Power", "500 W", "286 W"),
     ]
 
 

@@ -380,7 +380,7 @@ def test_days_of_all_nodes_are_added_up() -> None:
     assert (first["held"], first["busy"], first["leases"]) == ("2.5", "1.25", 2)
     heights = (first["held_height"], second["held_height"])
     assert (view["top"], *heights) == ("2.5 h", view["height"], 0)
-    assert view["summary"] == "2.5 GPU-hours held in 2 days; code ran in 1.25 of them (50 %)."
+    assert view["summary"] == "In the last 2 days: 2.5 GPU-hours held, 1.25 of them busy (50%)."
     assert not view["nothing"]
     assert (first["charged"], first["resident"]) == ("2.5", "0.0")
     told = {"charged": 1800.0, "resident_gib_seconds": 7200.0}

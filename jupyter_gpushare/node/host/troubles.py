@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from ...protocol.words import often
+
 #: Seconds until a trouble that lasts is told again: each pause is twice the one before.
 FIRST_PAUSE: Final = 60.0
 LONGEST_PAUSE: Final = 3600.0
@@ -80,5 +82,6 @@ class Trouble:
             return
         self._told.clear()
         lasted = self._clock() - self._began
-        times = "once" if self._times == 1 else f"{self._times} times"
-        self._log.warning("%s, after it failed %s in %.0f s", self._over, times, lasted)
+        self._log.warning(
+            "%s, after it failed %s in %.0f s", self._over, often(self._times), lasted
+        )

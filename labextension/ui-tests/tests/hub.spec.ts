@@ -304,12 +304,12 @@ test('hours by day come while the page is open, as in the file', async ({
   await page.clock.install();
   await page.reload();
   const days = page.getByLabel('My GPU-hours', { exact: true });
-  await expect(days).toContainText('0 GPU-hours held in 30 days');
+  await expect(days).toContainText('In the last 30 days: 0 GPU-hours held');
   await hub.do({ do: 'ask', who: 's07', name: 'homework', until_held: true });
   await expect(page.getByLabel('My leases')).toContainText('homework');
   // Twenty seconds later at the most, without a reload.
   await page.clock.fastForward(25_000);
-  await expect(days).toContainText('< 0.01 GPU-hours held in 30 days');
+  await expect(days).toContainText('In the last 30 days: < 0.01 GPU-hours held');
   const file = await page.request.get('/services/gpushare/usage.csv?days=1');
   expect(
     Number((await file.text()).split('\r\n')[1].split(',')[3])

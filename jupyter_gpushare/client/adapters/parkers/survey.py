@@ -5,11 +5,11 @@ This is only data and one decision: `obstacles`. Memory that cannot be explained
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from ....protocol.sizes import format_size
+from ....protocol.words import counted, listed
 
 BLOCK: Final = 512  # bytes: a framework's allocator hands out memory in multiples of it
 
@@ -77,10 +77,11 @@ def unexplained(device: DeviceSurvey) -> int:
 
 def obstacles(survey: Survey) -> tuple[str, ...]:
     """Why storages cannot be parked now, a clause for each; empty: they can."""
-    graphs = _count(survey.graphs, "CUDA graph or memory pool", "CUDA graphs or memory pools")
-    foreign = _count(survey.not_resizable, "tensor", "tensors")
-    shared = _count(survey.shared, "tensor is", "tensors are")
-    streams = _count(survey.own_streams, "stream", "streams")
+    graphs = counted(survey.graphs, "CUDA graph or memory pool", "CUDA graphs or memory pools")
+    foreign = counted(survey.not_resizable, "tensor")
+    shared = counted(survey.shared, "tensor is", "tensors are")
+    streams = counted(survey.own_streams, "stream")
+    pieces = counted(survey.aliased, "piece")
     reasons: dict[str, object] = {
         "an optimizer step is running": survey.in_step,
         f"PyTorch uses the allocator {survey.allocator!r}; only what its native one hands out can "
@@ -88,16 +89,15 @@ def obstacles(survey: Survey) -> tuple[str, ...]:
         f"{graphs} of its own: a graph replays addresses, which would change": survey.graphs,
         f"torch.distributed runs here ({survey.process_group}): other processes may use this "
         "one's memory or wait for it": survey.process_group is not None,
-        f"{_and(survey.others)} may use the GPU in this process, too, and may hold PyTorch's "
+        f"{listed(survey.others)} may use the GPU in this process, too, and may hold PyTorch's "
         "memory by address": survey.others,
         f"the memory of {foreign} is not PyTorch's to free (DLPack, another library's array, a "
         "mapped file)": survey.not_resizable,
-        f"{_count(survey.aliased, 'piece', 'pieces')} of memory belong to several storages at once "
-        "(DLPack)": survey.aliased,
+        f"{pieces} of memory belong to several storages at once (DLPack)": survey.aliased,
         f"{shared} shared with other processes": survey.shared,
         f"memory was allocated on {streams} of your own, and would come back on the default "
         "one": survey.own_streams,
-        f"tensors of these kinds cannot be looked into: {_and(survey.unreadable)}": (
+        f"tensors of these kinds cannot be looked into: {listed(survey.unreadable)}": (
             survey.unreadable
         ),
     }
@@ -110,7 +110,7 @@ def _not_reconciled(device: DeviceSurvey, frozen: int) -> str | None:
     missing = unexplained(device)
     if missing == 0:
         return None
-    held = f"{format_size(device.found)} in {_count(device.storages, 'tensor', 'tensors')}"
+    held = f"{format_size(device.found)} in {counted(device.storages, 'tensor')}"
     if missing < 0:
         return (
             f"on {device.device} {held} were found, {format_size(-missing)} more than PyTorch's "
@@ -122,11 +122,3 @@ def _not_reconciled(device: DeviceSurvey, frozen: int) -> str | None:
         f"the {held} that were found{hidden}: something that is not Python holds it (TorchScript, "
         "an extension)"
     )
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
-
-
-def _and(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
