@@ -39,7 +39,6 @@ from ..protocol.address import (
 from ..protocol.batchjob import why_no_gpu
 from ..protocol.holding import gpu_number
 from ..protocol.messages import FEATURES, Method
-from ..protocol.times import format_duration
 from ..server.otherpythons import CLIENT_WHEEL, PATIENCE, has_hook, lacking, python_of
 
 #: The argument for pip: the package is not on PyPI.
@@ -332,41 +331,42 @@ def node_manager(environ: Mapping[str, str]) -> Generator[Check, None, dict[str,
         )
     role = " (an administrator)" if status["admin"] else ""
     yield ok("identity", f"the node manager knows you as {status['environment']}{role}")
-    yield _quota(status)
+    now, quota = node["time"], status["quota"]
+    told = (said.first(quota, about, now) for about in ("quota", "source", "held"))
+    advice = [*_told(quota, _OF_QUOTA, now)]
+    yield from advice or [ok("quota", "{} ({}); {} held".format(*told))]
     preset = node.get("preset")
     yield ok("preset", preset["text"] if preset else _NO_PRESET)
-    yield from _walls(status)
-    if node["problem"]:
-        yield problem("node health", node["problem"], "See the node manager's log.")
-    if (told := node.get("quotas_as_of")) is not None:
-        age = format_duration(max(0.0, node["time"] - told))
-        text = f"JupyterHub does not answer; quotas of its groups are those of {age} ago."
-        yield warning("quotas", text, "See whether the Hub runs, and the node manager's log.")
-    for text in status.get("left_out", ()):
-        yield warning("GPU", text, "jupyter gpushare status shows when it is shared again.")
+    yield from _told(status, _OF_NODE, now)
+    if "walls" not in node:
+        yield ok("walls", "none: a program without a lease can open any GPU (docs/how-to/walls.md)")
     for gpu in status["gpus"]:
-        if gpu["health"] != "ok":
-            text = f"GPU {gpu_number(gpu)} ({gpu['uuid']}): {gpu['problem'] or 'lost'}"
-            yield problem("GPU", text, "Look at the system log; the GPU may need a reset.")
-        if gpu["squatters"]:
-            text = (
-                f"GPU {gpu_number(gpu)}: {len(gpu['squatters'])} process(es) use memory without a"
-                " lease or beyond their limit."
-            )
-            yield warning("GPU", text, "jupyter gpushare status shows them.")
+        yield from _told(gpu, _OF_GPU, now, f"GPU {gpu_number(gpu)}: ")
     return dict(node)
 
 
-def _walls(status: said.Document) -> Iterator[Check]:
-    """At which level the leases are enforced, and around whom no wall is."""
-    for fact in said.about(status, "walls"):
-        text = said.text_of(fact, status["node"]["time"])
-        yield Check("walls", _LEVELS[fact["tone"]], text, fact.get("hint"))
-    if "walls" not in status["node"]:
-        yield ok("walls", "none: a program without a lease can open any GPU (docs/how-to/walls.md)")
+#: What is reported of what the node manager says: the name of the line, and what to do about it.
+_OF_NODE: Final = {
+    "problem": ("node health", "See the node manager's log."),
+    "quotas_as_of": ("quotas", "See whether the Hub runs, and the node manager's log."),
+    "left_out": ("GPU", "jupyter gpushare status shows when it is shared again."),
+    "walls": ("walls", None),
+}
+_OF_QUOTA: Final = {"advice": ("quota", None)}
+_OF_GPU: Final = {
+    "problem": ("GPU", "Of a lost GPU the system log says more; it may need a reset."),
+    "squatter": ("GPU", "jupyter gpushare status shows whose it is."),
+}
+_LEVELS: Final = {"good": Level.OK, "bad": Level.PROBLEM}
 
 
-_LEVELS: Final = {"good": Level.OK, "warn": Level.WARNING, "bad": Level.PROBLEM}
+def _told(
+    row: said.Document, names: Mapping[str, tuple[str, str | None]], now: float, of: str = ""
+) -> Iterator[Check]:
+    """What the node manager says of a part of its status, ``of`` which it is."""
+    for fact in said.about(row, *names):
+        (name, fix), level = names[fact["about"]], _LEVELS.get(fact["tone"], Level.WARNING)
+        yield Check(name, level, f"{of}{said.text_of(fact, now)}", fact.get("hint") or fix)
 
 
 def editors(environ: Mapping[str, str]) -> Check:
@@ -412,25 +412,6 @@ _NO_PRESET: Final = (
 def _lacks(hello: Mapping[str, Any]) -> str:
     lacks = [name for name in FEATURES if name not in hello["features"]]
     return f" It does not know {', '.join(lacks)}." if lacks else ""
-
-
-def _quota(status: Mapping[str, Any]) -> Check:
-    quota = status["quota"]
-    if not status["gpus"]:
-        return warning(
-            "quota",
-            "The node manager has no GPU to share, whatever your quota is.",
-            "See which GPUs are left out, and why: jupyter gpushare status.",
-        )
-    if quota["gpus"] == 0:
-        return warning(
-            "quota",
-            "Your quota is 0 GPUs: imports fall back.",
-            "Ask the administrator for a quota.",
-        )
-    return ok(
-        "quota", f"{quota['gpus']} GPUs ({quota['source']}), {quota['used_gpus']} of them held"
-    )
 
 
 def ask_nvml() -> dict[str, Any] | Check:

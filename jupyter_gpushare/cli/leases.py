@@ -23,11 +23,10 @@ class LeasesApp(Verb):
     each = flag("A line for each lease of a job, too.")
 
     def run(self, arguments: list[str]) -> int:
-        from ..client.words.render import leases_section, section_text
+        from ..client.words.render import show_leases
 
         with connect() as node:
             status = whole_status(node)
         leases = [lease for lease in status["leases"] if lease["mine"] or not self.mine]
         shown = {**status, "leases": leases}
-        table = section_text(leases_section(shown, waiting=True, each=self.each))
-        return self.say({"leases": leases}, table)
+        return self.say({"leases": leases}, show_leases(shown, waiting=True, each=self.each).text)

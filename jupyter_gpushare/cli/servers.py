@@ -16,8 +16,8 @@ class ServersApp(Verb):
     each of them. With --json their tokens are told, too."""
 
     def run(self, arguments: list[str]) -> int:
-        from ..client.words.render import servers_text
+        from ..client.words.render import show_servers
 
         with connect() as node:
             answer = node.call(Method.SERVERS)
-        return self.say(answer, servers_text(answer["servers"]))
+        return self.say(answer, show_servers(answer["servers"]).text)

@@ -13,8 +13,8 @@ class StatusApp(Verb):
     description = """The node's GPUs, your quota, the leases and the queue."""
 
     def run(self, arguments: list[str]) -> int:
-        from ..client.words.render import status_text
+        from ..client.words.render import show_status
 
         with connect() as node:
             status = whole_status(node)
-        return self.say(status, status_text(status))
+        return self.say(status, show_status(status).text)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ..protocol import said
 from ..protocol.sizes import format_size
 from .errors import GpuShareError
 from .words.display import running_shell
@@ -47,8 +48,7 @@ class GpuFacts:
     """One GPU of the lease (bytes). ``None``: unknown.
 
     ``used`` is the memory of this process's tensors, ``cache`` the framework's unused memory.
-    ``own`` names this environment's other tasks there; ``others`` counts tasks of other
-    environments.
+    ``there`` says who has memory of it; ``is_shared`` with this environment's other tasks.
     """
 
     index: int
@@ -56,9 +56,8 @@ class GpuFacts:
     capacity: int
     used: int | None = None
     cache: int | None = None
-    free: int | None = None
-    own: tuple[str, ...] = ()
-    others: int | None = None
+    there: str = ""
+    is_shared: bool = False
 
 
 # -- the sentence ------------------------------------------------------------------------------
@@ -89,18 +88,7 @@ def _one(framework: str, gpu: GpuFacts) -> str:
         text += f" {framework}'s data takes {format_size(gpu.used)} there"
         cache = gpu.cache
         text += f", and {format_size(cache)} are cache." if cache is not None else "."
-    who = []
-    if gpu.own:
-        who.append(f"your own {', '.join(gpu.own)}")
-    if gpu.others:
-        who.append(f"{gpu.others} {'task' if gpu.others == 1 else 'tasks'} of other people")
-    if who:
-        text += f" The GPU is shared with {' and '.join(who)}."
-    elif gpu.others is not None:
-        text += " Nobody else has a lease on this GPU."
-    if gpu.free is not None and who:
-        text += f" {format_size(gpu.free)} of it are not given to anybody."
-    return text
+    return f"{text} {gpu.there}".rstrip()
 
 
 def _advice(framework: str, gpus: Sequence[GpuFacts], comes_back: bool) -> Iterator[str]:
@@ -117,7 +105,7 @@ def _advice(framework: str, gpus: Sequence[GpuFacts], comes_back: bool) -> Itera
         gpu.cache is not None and gpu.cache > _MUCH * gpu.allowed for gpu in gpus
     ):
         yield "`torch.cuda.empty_cache()` empties the cache, which helps if it is fragmented."
-    if any(gpu.own for gpu in gpus):
+    if any(gpu.is_shared for gpu in gpus):
         yield "Your tasks there share what the lease allows: end those that you do not need."
     if any(gpu.allowed < gpu.capacity for gpu in gpus):
         yield (
@@ -193,23 +181,21 @@ def _facts(
     framework: str, number: int, gpu: GrantedGpu, lease: str, status: Mapping[str, Any]
 ) -> GpuFacts:
     used, cache = _use(framework, number)
-    leases = [
-        one
-        for one in status.get("leases", ())
-        if one.get("id") != lease
-        and one.get("phase") == "held"  # not parked, not waiting
-        and any(its.get("uuid") == gpu.uuid for its in one.get("gpus", ()))
-    ]
+    held = [one for one in status.get("leases", ()) if one.get("phase") == "held"]
+    own = [one for one in held if one.get("mine") and one.get("id") != lease]
     cards = [one for one in status.get("gpus", ()) if one.get("uuid") == gpu.uuid]
+    now = (status.get("node") or {}).get("time", 0.0)
+    there = [said.text_of(fact, now) for one in cards for fact in said.about(one, "residents")]
+    parts = [part for one in cards for part in said.about(one, "part")]
+    there += [f"{said.text_of(part, now)}." for part in parts if part.get("kind") == "free"]
     return GpuFacts(
         index=gpu.index,
         allowed=gpu.memory,
         capacity=gpu.capacity,
         used=used,
         cache=cache,
-        free=cards[0].get("free") if cards else None,
-        own=tuple(str(one.get("name")) for one in leases if one.get("mine")),
-        others=sum(not one.get("mine") for one in leases) if status else None,
+        there=" ".join(there),
+        is_shared=any(its.get("uuid") == gpu.uuid for one in own for its in one.get("gpus", ())),
     )
 
 

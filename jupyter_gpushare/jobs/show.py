@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ..client.words.display import notebook_publisher
+from ..client.words.display import Place, notebook_publisher
+from ..client.words.render import Shown
 from .best import first_number, is_number
 from .core import Phase
 
@@ -244,11 +245,10 @@ class Running(ABC):
         publisher = notebook_publisher()
         if publisher is None:
             return self
-        shown = f"gpushare-{os.urandom(8).hex()}"
+        place = Place()
 
-        def publish(html: str, update: bool = True) -> None:
-            said = {"text/plain": str(self.status()), "text/html": html}
-            publisher.publish(said, metadata={}, transient={"display_id": shown}, update=update)
+        def publish(html: str) -> None:
+            place.show(publisher, Shown(str(self.status()), html), waits=False)
 
         def live() -> None:
             last, took = "", 0.0
@@ -260,6 +260,6 @@ class Running(ABC):
                     publish(now)
                 last, took = now, time.monotonic() - began
 
-        publish(self.page(), update=False)
+        publish(self.page())
         threading.Thread(target=live, name="gpushare-view", daemon=True).start()
         return self

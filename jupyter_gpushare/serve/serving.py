@@ -21,7 +21,6 @@ from ..client.memory.ladder import CONTEXT, Framework, Ladder
 from ..client.memory.oneatatime import one_at_a_time
 from ..client.session.session import Link
 from ..client.words.recalls import MEMORY, read_recall
-from ..client.words.render import plain
 from ..console.verb import COMMAND
 from ..keeper.holding import Holding
 from ..keeper.keeper import Keeper, Rest
@@ -31,6 +30,7 @@ from ..protocol import hostmemory
 from ..protocol.checkpoint import State
 from ..protocol.messages import NAME, Notification
 from ..protocol.privateplace import private_file
+from ..protocol.said import plain
 from . import adapters
 from .adapters.base import Adapter, models
 from .gate import Bounds, Gate

@@ -14,10 +14,10 @@ from pathlib import Path
 from jupyter_core.paths import jupyter_data_dir
 
 from ..client.errors import GpuShareError
-from ..client.words.render import plain
 from ..client.words.settings import Ask
 from ..console.verb import COMMAND, Refused, UsageError, WithCommand, flag, number, option, options
 from ..protocol.privateplace import UnsafePlace
+from ..protocol.said import plain
 from ..protocol.sizes import Memory, parse_gpus, parse_memory, parse_size
 from ..protocol.times import parse_duration
 from .gate import Bounds

@@ -279,10 +279,11 @@ def test_something_else_at_the_socket(quick: Quick, said: bytes | str) -> None:
 
 def test_what_a_node_manager_reports_is_passed_on(quick: Quick, node: LiveNode) -> None:
     status = node.json("status")
-    status["node"] |= {"version": "9.9", "problem": "The ledger's disk is full."}
-    status["gpus"][0] |= {"health": "lost", "problem": "GPU has fallen off the bus."}
-    status["gpus"][1]["squatters"] = [{"pid": None, "memory": 5, "kind": "squatter"}]
-    status["quota"]["gpus"] = 0
+    status["node"]["version"] = "9.9"
+    status["says"].append("problem:bad The ledger's disk is full.")
+    status["gpus"][0]["says"].append("problem:bad It has fallen off the bus.")
+    status["gpus"][1]["says"].append("squatter:warn A process uses {bytes 5} without a lease.")
+    status["quota"]["says"].append("advice:warn Your quota has no GPU.")
 
     with tells(status) as told:
         code, report = quick(at(told))
@@ -292,7 +293,8 @@ def test_what_a_node_manager_reports_is_passed_on(quick: Quick, node: LiveNode) 
     assert only(report, "quota")["level"] == "warning"
     assert "disk is full" in only(report, "node health")["text"]
     lost, squatted = report["GPU"]
-    assert "fallen off the bus" in lost["text"]
+    assert lost["text"] == "GPU 0: It has fallen off the bus."
+    assert squatted["text"] == "GPU 1: A process uses 5 B without a lease."
     assert (lost["level"], squatted["level"]) == ("problem", "warning")
 
 
@@ -300,13 +302,15 @@ def test_gpus_that_are_left_out_are_told_and_no_quota_is_blamed(
     quick: Quick, node: LiveNode
 ) -> None:
     status = node.json("status")
-    status["gpus"], status["left_out"] = [], ["GPU 0 is left out: it is lost."]
-    status["quota"]["gpus"] = 0
+    status["gpus"] = []
+    status["says"].append("left_out:warn GPU 0 is left out: it is lost.")
+    status["quota"]["says"].append("advice This node has no GPU to share now.")
 
     with tells(status) as told:
         _code, report = quick(at(told))
     assert only(report, "GPU")["text"] == "GPU 0 is left out: it is lost."
-    assert "no GPU to share, whatever your quota is" in only(report, "quota")["text"]
+    quota = only(report, "quota")
+    assert (quota["level"], quota["text"]) == ("warning", "This node has no GPU to share now.")
 
 
 # -- the machine -----------------------------------------------------------------------------

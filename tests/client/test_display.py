@@ -207,18 +207,21 @@ def test_a_note_is_for_a_terminal_and_for_no_log_file(monkeypatch: pytest.Monkey
     terminal, log = Terminal(), io.StringIO()
     for stream in (terminal, log):
         monkeypatch.setattr(sys, "stderr", stream)
-        display.note("GPU 0, 24 GiB")
-    assert (terminal.getvalue(), log.getvalue()) == ("jupyter_gpushare: GPU 0, 24 GiB\n", "")
+        display.note("GPU 0 (24 GiB)")
+    assert (terminal.getvalue(), log.getvalue()) == ("jupyter_gpushare: GPU 0 (24 GiB)\n", "")
 
 
 def test_what_was_granted_in_words() -> None:
-    def gpu(index: int, memory: int, capacity: int = 24) -> GrantedGpu:
-        return GrantedGpu(f"GPU-{index}", index, "A card", memory * 2**30, capacity * 2**30)
+    def gpu(index: int, memory: int, *shared: str, capacity: int = 24) -> GrantedGpu:
+        name = f"GPU-{index}"
+        return GrantedGpu(name, index, "A card", memory * 2**30, capacity * 2**30, shared)
 
     for gpus, words in (
-        ((gpu(0, 24),), "GPU 0, 24 GiB"),
-        ((gpu(3, 8),), "GPU 3, 8 GiB of 24 GiB"),
-        ((gpu(1, 24), gpu(0, 24)), "GPU 0 and GPU 1, 24 GiB each"),
-        ((gpu(0, 24), gpu(1, 80, 80)), "GPU 0, 24 GiB; GPU 1, 80 GiB"),
+        ((gpu(0, 24),), "GPU 0 (24 GiB)"),
+        ((gpu(3, 8),), "GPU 3 (8 GiB of 24 GiB)"),
+        ((gpu(1, 24), gpu(0, 24)), "GPU 0 and GPU 1 (24 GiB each)"),
+        ((gpu(0, 24), gpu(1, 80, capacity=80)), "GPU 0 (24 GiB) and GPU 1 (80 GiB)"),
+        ((gpu(0, 24, "a.ipynb"),), "GPU 0 (24 GiB, shared with your a.ipynb)"),
+        ((gpu(1, 8, *"abc"),), "GPU 1 (8 GiB of 24 GiB, shared with your a, b and c)"),
     ):
         assert Grant("lease", gpus).words == words

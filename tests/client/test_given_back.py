@@ -107,7 +107,7 @@ def test_who_releases_it_in_the_panel_is_not_told_so_by_the_next_cell(
     node: RunningNode, alice: Kernel, root: NodeClient, tmp_path: Path
 ) -> None:
     first = alice.ok("import cupy")
-    assert first.plain() == "GPU 0, 24 GiB (simulated)", "it says which GPU, once"
+    assert first.plain() == "GPU 0 (24 GiB), simulated", "it says which GPU, once"
     assert first.stream("stderr") == first.stream() == ""
     heard = tmp_path / "heard"
     with node.client("alice") as panel:
@@ -180,8 +180,8 @@ def test_what_was_requested_once_is_not_asked_by_blocks_nor_by_another_request(
     assert "asks for 1 GPU with 8 GiB, class batch again." in told
     assert "That was your last request" in told
     block = "from jupyter_gpushare.client import lease\nwith lease() as grant: print(grant.words)"
-    assert "GPU 0, 24 GiB" in alice.ok(block).stream()
-    assert "all of its 24 GiB" in alice.ok("%%gpushare\n1").stream()
+    assert "GPU 0 (24 GiB)" in alice.ok(block).stream()
+    assert "holds GPU 0 (24 GiB)" in alice.ok("%%gpushare\n1").stream()
     until(lambda: not root.call(Method.STATUS)["gpus"][0]["tasks"], "the GPU is free")
     alice.ok("%gpushare request --class batch")
     assert leases(root)[0]["gpus"][0]["memory"] == 24 * GIB

@@ -109,7 +109,7 @@ def test_release_gives_back_and_says_so(node: RunningNode, kernel: Kernel) -> No
     assert only_lease(node)["state"] in ("active", "idle")
     said = kernel.ok("%gpushare release").plain()
     assert said == (
-        "Given back: GPU 0 (all of its 24 GiB). Cells run without a GPU until "
+        "Given back: GPU 0 (24 GiB). Cells run without a GPU until "
         "`%gpushare request` or the import of a framework."
     )
     assert leases(node) == []
@@ -170,7 +170,7 @@ def test_servers_are_shown_with_code_that_runs_here(node: RunningNode, kernel: K
 @pytest.mark.parametrize(
     ("line", "part"),
     [
-        ("%gpushare staus", "Did you mean `%gpushare status`"),
+        ("%gpushare staus", "; did you mean status?"),
         ("%gpushare nonsense", "%gpushare help"),
         ("%gpushare request --gpus many", "--gpus 'many' cannot be used"),
         ("%gpushare request --gpus 0", "at least 1"),
@@ -180,10 +180,10 @@ def test_servers_are_shown_with_code_that_runs_here(node: RunningNode, kernel: K
         ("%gpushare request --persistent 1GiB --temporary 2", "Did you mean 2GiB?"),
         ("%gpushare request --class urgent", "interactive or batch"),
         ("%gpushare request 'open quote", "quotation"),
-        ("%gpushare request --gup 1", "knows no '--gup'. Did you mean `--gpus`?"),
-        ("%gpushare request --gpu=1", "Did you mean `--gpus`?"),
+        ("%gpushare request --gup 1", "knows no '--gup'; did you mean --gpus?"),
+        ("%gpushare request --gpu=1", "; did you mean --gpus?"),
         ("%gpushare request --xyzzy", "See `%gpushare help`."),
-        ("%%gpushare --memroy 8GiB\n1", "Did you mean `--memory`?"),
+        ("%%gpushare --memroy 8GiB\n1", "; did you mean --memory?"),
         ("%gpushare request --temporary 8GiB", "name both the persistent and the temporary"),
         ("%gpushare release now", "'now'"),
         ("%gpushare history --limit 0", "1 to 1000"),
@@ -254,7 +254,7 @@ def test_waiting_is_one_display_that_changes_in_place(
     assert "Interrupt the kernel" in first["data"]["text/html"]
     texts = [one["data"]["text/plain"] for one in (first, *changes)]
     assert len(set(texts)) == len(texts)  # the time so far grows
-    assert texts[-1].startswith("Granted: GPU 0, 24 GiB. Waited ")
+    assert texts[-1].startswith("Granted: GPU 0 (24 GiB). Waited ")
     assert "now holds" in answer["data"]["text/plain"]
     assert cell.stream("stderr") == ""
 
@@ -278,7 +278,7 @@ def test_a_cell_holds_a_lease(node: RunningNode, kernel: Kernel) -> None:
         "len(os.environ['CUDA_VISIBLE_DEVICES'].split(','))"
     )
     assert shown.of("execute_result")[0]["data"]["text/plain"] == "2"
-    assert "The cell holds GPU 0 (4 GiB of 24 GiB) and GPU 1" in shown.stream()
+    assert "The cell holds GPU 0 and GPU 1 (4 GiB of 24 GiB each)" in shown.stream()
     during = kernel.ok("print(len(during), during[0]['asked'])").stream().strip()
     assert during == str(f"1 {{'gpus': 2, 'memory': {4 * GIB}}}")
     assert leases(node) == []

@@ -11,7 +11,6 @@ from golden.situations import SITUATIONS, golden as of
 from hypothesis import given, strategies as st
 
 from jupyter_gpushare.client.words import render
-from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol import said
 
@@ -69,7 +68,10 @@ def check_text(text: str) -> None:
 def test_all_that_is_said_is_shown(name: str) -> None:
     """To a terminal and in a notebook; of other people's leases, what stands in the columns."""
     for status in SITUATIONS[name]().documents().values():
-        text, page = render.status_text(status), check_html(render.status_html(status)).text
+        text, page = (
+            render.show_status(status).text,
+            check_html(render.show_status(status).html).text,
+        )
         check_text(text)
         now = status["node"]["time"]
         jobs = {lease for job in status.get("jobs", ()) for lease in job["leases"]}
@@ -82,24 +84,24 @@ def test_all_that_is_said_is_shown(name: str) -> None:
                 words = said.text_of(one, now)
                 assert words in text, one
                 assert words in page, one
-        quota = render.quota_text(status)
+        quota = render.show_quota(status).text
         for one in said.about(status["quota"], "quota", "source", "held", "left", "advice", "more"):
             assert said.text_of(one, now) in quota
-        check_html(render.quota_html(status))
+        check_html(render.show_quota(status).html)
 
 
 def test_times_count_on_without_the_node_manager() -> None:
     status = of("busy_and_idle")
-    first = render.status_text(status)
+    first = render.show_status(status).text
     later = {**status, "node": {**status["node"], "time": status["node"]["time"] + 3600}}
     assert "active for 10 min" in first
-    assert "active for 1 h 10 min" in render.status_text(later)
+    assert "active for 1 h 10 min" in render.show_status(later).text
 
 
 def test_a_kernels_own_lease_is_marked_and_ones_own_come_first() -> None:
     status = of("busy_and_idle", "bob")
     mine = next(lease["id"] for lease in status["leases"] if lease["mine"])
-    shown = render.status_text(status, here=mine)
+    shown = render.show_status(status, here=mine).text
     assert "read.ipynb (this one)" in shown
     assert shown.index("bob (you)") < shown.index("someone else  ")
 
@@ -108,9 +110,9 @@ def test_a_job_is_one_row_and_each_of_its_leases_can_be_seen() -> None:
     status = of("jobs_of_several_workers")
     job = status["jobs"][0]
     name = said.first(job, "what", 0.0)
-    assert render.status_text(status).count(name) == 1
-    assert f"{len(job['leases'])} leases" in render.status_text(status)
-    each = render.section_text(render.leases_section(status, each=True))
+    assert render.show_status(status).text.count(name) == 1
+    assert f"{len(job['leases'])} leases" in render.show_status(status).text
+    each = render.show_leases(status, each=True).text
     assert all(lease[:12] in each for lease in job["leases"])
 
 
@@ -124,9 +126,9 @@ def test_a_status_without_sentences_is_a_table_of_what_there_is() -> None:
 
     for name in ("busy_and_idle", "no_room"):
         bare = without(of(name))
-        check_text(render.status_text(bare))
-        check_html(render.status_html(bare))
-        assert "Your quota is not known." in render.quota_text(bare)
+        check_text(render.show_status(bare).text)
+        check_html(render.show_status(bare).html)
+        assert "Your quota is not known." in render.show_quota(bare).text
 
 
 # Anything a hostile or newer node manager may put where something else is expected.
@@ -154,16 +156,16 @@ documents = st.sampled_from([of("no_room"), of("draining", "carol")]).flatmap(sa
 
 @given(documents)
 def test_any_status_is_safe_html_and_text(document: dict[str, Any]) -> None:
-    check_html(render.status_html(document))
-    check_text(render.status_text(document))
-    check_html(render.quota_html(document))
-    check_text(render.quota_text(document))
+    check_html(render.show_status(document).html)
+    check_text(render.show_status(document).text)
+    check_html(render.show_quota(document).html)
+    check_text(render.show_quota(document).text)
 
 
 @given(same_shape([{"at": 1.0, "kind": "x", "environment": "a", "lease": "b", "text": "c"}]))
 def test_any_history_is_safe(events: list[dict[str, Any]]) -> None:
-    check_html(render.section_html(render.history_section(events)))
-    check_text(render.section_text(render.history_section(events)))
+    check_html(render.show_history(events).html)
+    check_text(render.show_history(events).text)
 
 
 @given(
@@ -178,7 +180,7 @@ def test_any_history_is_safe(events: list[dict[str, Any]]) -> None:
     st.floats(),
 )
 def test_any_notice_is_safe(notice: dict[str, Any], seconds: float) -> None:
-    check_html(render.waiting_html(notice, seconds, HOSTILE))
+    check_html(render.show_waiting(notice, seconds, HOSTILE).html)
     check_text(render.waiting_line(notice, seconds))
     assert "\n" not in render.waiting_line(notice, seconds)
 
@@ -186,7 +188,7 @@ def test_any_notice_is_safe(notice: dict[str, Any], seconds: float) -> None:
 def test_hostile_names_are_shown_as_they_are() -> None:
     status = of("busy_and_idle")
     status["leases"][0]["says"][1]["text"] = HOSTILE
-    assert "<img src=x onerror=alert(1)>" in check_html(render.status_html(status)).text
+    assert "<img src=x onerror=alert(1)>" in check_html(render.show_status(status).html).text
 
 
 def test_memory_bars_have_the_right_widths() -> None:
@@ -195,9 +197,9 @@ def test_memory_bars_have_the_right_widths() -> None:
     status = of("nobody_is_there")
     status["gpus"] = status["gpus"][:1]
     status["gpus"][0]["says"] = [{**part, "kind": k, "share": s} for k, s in shares.items()]
-    widths = re.findall(r"width:([0-9.]+)%", render.status_html(status))
+    widths = re.findall(r"width:([0-9.]+)%", render.show_status(status).html)
     assert [float(width) for width in widths] == pytest.approx([33.3, 16.7, 2, 6.2], abs=0.1)
-    assert "[#######===:!........]" in render.status_text(status)
+    assert "[#######===:!........]" in render.show_status(status).text
 
 
 def test_what_was_used_lately_is_told() -> None:
@@ -210,23 +212,23 @@ def test_what_was_used_lately_is_told() -> None:
             for who, held, busy in (("alice", 7200.0, 1800.0), ("bob", 1e9, 1e9))
         ],
     }
-    text = render.quota_text(of("busy_and_idle"), usage)
-    assert "In the last 7 d: 2.00 GPU-hours held, 0.50 of them busy (25%)." in text
-    assert "■□" in check_html(render.quota_html(of("busy_and_idle"), usage)).text
+    text = render.show_quota(of("busy_and_idle"), usage).text
+    assert "In the last 7 d: 2 GPU-hours held, 0.5 of them busy (25%)." in text
+    assert "■□" in check_html(render.show_quota(of("busy_and_idle"), usage).html).text
 
 
 def test_nothing_happened_yet() -> None:
-    for section in (render.section_text, render.section_html):
-        assert "Nothing has happened yet." in section(render.history_section([]))
+    for told in render.show_history([]):
+        assert "Nothing has happened yet." in told
 
 
 def test_help_is_complete() -> None:
     from jupyter_gpushare.client.cell.magics import VERB_OPTIONS
 
-    page = check_html(render.help_html()).text
+    page = check_html(render.show_help().html).text
     for verb, options in VERB_OPTIONS.items():
         for word in (f"%gpushare {verb}", *options):
-            assert word in render.help_text()
+            assert word in render.show_help().text
             assert word in page
 
 
@@ -241,7 +243,7 @@ def test_waiting_says_place_who_is_ahead_how_long_and_why() -> None:
     line = render.waiting_line(notice("no_room", "bob"), 75)
     ahead = "1 interactive ahead"
     assert line == f"Waiting for GPUs: number 2 in line; {ahead}; 1 min so far"
-    page = check_html(render.waiting_html(notice("no_room"), 12, "Interrupt to leave.")).text
+    page = check_html(render.show_waiting(notice("no_room"), 12, "Interrupt to leave.").html).text
     for words in ("nobody is ahead", "No GPU is free for you now.", "Interrupt to leave."):
         assert words in page
     spent = render.waiting_line(notice("gpu_hours_are_spent", "bob"), 5)
@@ -259,28 +261,12 @@ def test_who_waits_is_told_on_a_terminal_too_where_she_would_not() -> None:
         assert render.waiting_line({**waits, "hints": wrong}, 5).endswith("5 s so far")
 
 
-def gpu(at: int, memory: int, *mine: str) -> GrantedGpu:
-    return GrantedGpu(f"GPU-{at}", at, "L4", memory * GIB, 24 * GIB, mine)
-
-
-@pytest.mark.parametrize(
-    ("gpus", "words"),
-    [
-        ([gpu(0, 24, "first.ipynb")], "GPU 0 (24 GiB, shared with your first.ipynb)"),
-        ([gpu(1, 8, *"abc")], "GPU 1 (8 GiB of 24 GiB, shared with your a, b and c)"),
-        ([gpu(0, 8), gpu(3, 24)], "GPU 0 (8 GiB of 24 GiB) and GPU 3 (all of its 24 GiB)"),
-    ],
-)
-def test_grants_in_words(gpus: list[GrantedGpu], words: str) -> None:
-    assert render.grant_words(Grant("l", tuple(gpus))) == words
-
-
 def test_asks_in_words() -> None:
-    assert render.ask_words(Ask()) == "1 GPU"
-    assert render.ask_words(Ask(2, GIB, "batch")) == "2 GPUs with 1 GiB on each, class batch"
+    assert Ask().words == "1 GPU"
+    assert Ask(2, GIB, "batch").words == "2 GPUs with 1 GiB on each, class batch"
 
 
 def test_what_is_to_be_typed_is_code_in_a_notebook() -> None:
-    shown = render.notice_html("It lasts until `%gpushare release` <or> its end.", good=True)
+    shown = render.show_notice("Until `%gpushare release` <or> its end.", good=True).html
     assert "<code>%gpushare release</code> &lt;or&gt; its end." in shown
-    assert "<code>%gpushare resume</code>" in render.note_html("Run `%gpushare resume`.")
+    assert "<code>%gpushare resume</code>" in render.show_note("Run `%gpushare resume`.").html

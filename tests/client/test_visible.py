@@ -43,7 +43,7 @@ def test_shows_the_lease() -> None:
 
 def test_a_part_of_a_gpu_has_two_numbers() -> None:
     gpus = (GPUS[0]._replace(instance=1), GPUS[1])
-    assert Grant("lease", gpus).words == "GPU 0:1 and GPU 1, 8 B of 24 B each"
+    assert Grant("lease", gpus).words == "GPU 0:1 and GPU 1 (8 B of 24 B each)"
 
 
 def test_names_the_gpus_by_index_where_that_was_asked() -> None:

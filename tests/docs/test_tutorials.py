@@ -58,7 +58,7 @@ def test_the_first_hour(tmp_path):
                 assert words in same_times(re.sub(r" about \d+ min;", "", seen(shown)))
                 continue
             if waiting and who == "second":
-                assert "Granted: GPU 0 and GPU 1, 16 GiB of 24 GiB each." in seen(
+                assert "Granted: GPU 0 and GPU 1 (16 GiB of 24 GiB each)." in seen(
                     waiting[0].finish(waiting[1])
                 )
                 waiting = None

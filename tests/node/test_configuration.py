@@ -18,7 +18,7 @@ from traitlets import Dict, TraitError, TraitType, Union
 from traitlets.config import Config, Configurable
 
 from jupyter_gpushare.cli.checks import node_manager
-from jupyter_gpushare.client.words.render import status_text
+from jupyter_gpushare.client.words.render import show_status
 from jupyter_gpushare.node import app
 from jupyter_gpushare.node.app import NodeManagerApp
 from jupyter_gpushare.node.configuration import Connections, Hub, Policy, Quotas, Rhythm
@@ -78,7 +78,7 @@ def test_status_and_doctor_say_which_holds_and_what_is_set_otherwise(tmp_path: P
     assert (status["node"]["quantum"], status["node"]["idle_timeout"]) == (5, 600)
     assert (status["quota"]["gpus"], status["quota"]["memory"]) == (1, 6 * GIB)
     text = "class, but the configuration sets Policy.idle_timeout"
-    assert f"Preset: {text}." in status_text(status).splitlines()
+    assert f"Preset: {text}." in show_status(status).text.splitlines()
     assert checks["preset"].text == text
 
 

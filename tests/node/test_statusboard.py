@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 from support.policy_world import World, gpu, plain_config
 from support.sheets import status_document
 
-from jupyter_gpushare.client.words.render import status_text
+from jupyter_gpushare.client.words.render import show_status
 from jupyter_gpushare.console.node import whole_status
 from jupyter_gpushare.node.views import board, status
 from jupyter_gpushare.node.views.encoding import encoded, joined, members
@@ -78,11 +78,11 @@ def test_the_command_line_turns_all_pages() -> None:
     in_order = sorted(LARGE.state.leases.values(), key=lambda lease: lease.order)
     assert [row["id"] for row in whole["leases"]] == [lease.id for lease in in_order]
     assert not any(whole["more"].values())
-    assert "not shown" not in status_text(whole)
+    assert "not shown" not in show_status(whole).text
     assert len(whole["queue"]) == len(LARGE.state.queue.waiting)
     seen = status_document(sheet(), Viewer("stranger"))
     left = len(LARGE.state.leases) - PAGE
-    assert f"{left} more leases of others are not shown." in status_text(seen)
+    assert f"{left} more leases of others are not shown." in show_status(seen).text
 
 
 @pytest.mark.parametrize("who", ["person-3", "stranger"])

@@ -26,7 +26,7 @@ from support.node import GIB, NodeClient, Puppet, RunningNode, until
 from support.stepping import Task
 from support.torch_stand_in import STAND_IN
 
-from jupyter_gpushare.client.words.render import status_text
+from jupyter_gpushare.client.words.render import show_status
 from jupyter_gpushare.protocol.messages import Method, Notice
 from jupyter_gpushare.protocol.privateplace import checkpoint_socket
 
@@ -98,7 +98,7 @@ def test_two_train_by_turns_where_only_one_would_fit(tmp_path: Path) -> None:
             granted = sum(one["gpus"][0]["memory"] for one in told["leases"])
             assert granted > gpu["memory"], "beyond the plain sum"
             # Between two turns nobody computes.
-            until(lambda: " computes for " in status_text(node.status()), "it is told")
+            until(lambda: " computes for " in show_status(node.status()).text, "it is told")
         until(lambda: [one["turn"] for one in node.status()["leases"]] == [None], "alone again")
         waits = len(alice.lines("waits"))
         alice.more(20)

@@ -27,6 +27,7 @@ from traitlets import TraitError
 from traitlets.config import Config, Configurable
 
 from ...protocol.names import RESERVES, STARTED_FROM
+from ...protocol.words import did_you_mean
 from ...traits import Told, task_traits, word
 from ..acquire import broker, use_traits
 from ..words.tracebacks import stopped_waiting
@@ -35,6 +36,7 @@ from . import kernel
 if TYPE_CHECKING:
     from ..words.grant import Grant
     from ..words.promises import Wish
+    from ..words.render import Shown
     from ..words.settings import Ask, Settings
 
 OPTIONS = {
@@ -167,8 +169,7 @@ class _Parser(argparse.ArgumentParser):
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
             known = [name for one in self._actions for name in one.option_strings]
-            hint = _did_you_mean(unknown[0].partition("=")[0], known)
-            raise UsageError(f"{self.prog} knows no {unknown[0]!r}. {hint}")
+            raise _unknown(self.prog, unknown[0], known)
         return options
 
 
@@ -204,8 +205,7 @@ class GpuShareMagics(Magics):
         if verb in ("-h", "--help"):
             verb = "help"
         if verb not in VERB_OPTIONS:
-            hint = _did_you_mean(verb, VERB_OPTIONS, "%gpushare ")
-            raise UsageError(f"%gpushare knows no {verb!r}. {hint}")
+            raise _unknown("%gpushare", verb, VERB_OPTIONS)
         if rest and verb in _ALONE:
             raise UsageError(
                 f"%gpushare {verb} takes no argument {rest[0]!r}. See `%gpushare help`."
@@ -222,21 +222,19 @@ class GpuShareMagics(Magics):
         place = render.place_line(server, os.uname().nodename) if server else ""
         if broker().preferences.go_without:
             place = f"{place}\n{_WITHOUT}".lstrip()
-        self._show(render.status_text(status, here, place), render.status_html(status, here, place))
+        self._show(render.show_status(status, here, place))
 
     def _quota(self, words: list[str]) -> None:
         from .. import api
         from ..words import render
 
-        status, usage = broker().status(), api.usage()
-        self._show(render.quota_text(status, usage), render.quota_html(status, usage))
+        self._show(render.show_quota(broker().status(), api.usage()))
 
     def _servers(self, words: list[str]) -> None:
         from .. import api
         from ..words import render
 
-        servers = api.servers()
-        self._show(render.servers_text(servers), render.servers_html(servers))
+        self._show(render.show_servers(api.servers()))
 
     def _history(self, words: list[str]) -> None:
         parser = _Parser("%gpushare history", add_help=False)
@@ -247,9 +245,7 @@ class GpuShareMagics(Magics):
         from .. import api
         from ..words import render
 
-        events = api.history(limit)
-        section = render.history_section(events)
-        self._show(render.section_text(section), render.page_html(render.section_html(section)))
+        self._show(render.show_history(api.history(limit)))
 
     def _predict(self, words: list[str]) -> None:
         where = "%gpushare predict"
@@ -271,8 +267,8 @@ class GpuShareMagics(Magics):
         loss = None if options.loss is None else self._evaluated(where, options.loss)
         from .. import api
 
-        prediction = api.estimate(*told, iterations=iterations, loss=loss, optimizer=optimizer)
-        self._show(repr(prediction), prediction._repr_html_())
+        predicted = api.estimate(*told, iterations=iterations, loss=loss, optimizer=optimizer)
+        self._show(predicted.shown)
 
     def _dry_run(self, cell: str) -> None:
         from .dryrun import estimate_cell
@@ -283,8 +279,7 @@ class GpuShareMagics(Magics):
             work = work_of(shell.transform_cell(cell), shell.user_ns)
         except Unknown as error:
             raise UsageError(f"%%gpushare --dry-run: {error}") from None
-        prediction = estimate_cell(work)
-        self._show(repr(prediction), prediction._repr_html_())
+        self._show(estimate_cell(work).shown)
 
     def _evaluated(self, where: str, expression: str) -> Any:
         shell: Any = self.shell
@@ -299,7 +294,7 @@ class GpuShareMagics(Magics):
     def _help(self, words: list[str]) -> None:
         from ..words import render
 
-        self._show(render.help_text(), render.help_html())
+        self._show(render.show_help())
 
     def _request(self, words: list[str]) -> None:
         parser = _asking("%gpushare request")
@@ -307,17 +302,15 @@ class GpuShareMagics(Magics):
         parser.add_argument("--later", action="store_true")
         options = parser.parse_args(words)
         ask = _ask("%gpushare request", options)
-        from ..words import render
-
         before = broker().grant
         if options.later:
             broker().preferences.set_ask(ask)
-            told = render.ask_words(broker().preferences.ask_as_known())
+            told = broker().preferences.ask_as_known().words
             self._tell(f"The next framework that is imported asks for {told}.")
             return
         ask = broker().preferences.repeated(ask)
         if before is not None and not words:
-            self._tell(f"This kernel holds {render.grant_words(before)} already.")
+            self._tell(f"This kernel holds {before.words} already.")
             return
         try:
             grant = broker().request(ask, wait=not options.no_wait)
@@ -327,7 +320,7 @@ class GpuShareMagics(Magics):
         same = before is not None and before.lease == grant.lease
         start = "This kernel holds" if same else "This kernel now holds"
         end = "already, nothing changed." if same else "until `%gpushare release` or its end."
-        self._tell(f"{start} {render.grant_words(grant)} {end}")
+        self._tell(f"{start} {grant.words} {end}")
 
     def _release(self, words: list[str]) -> None:
         from ..session.visible import cuda_started
@@ -363,8 +356,6 @@ class GpuShareMagics(Magics):
         )
 
     def _resume(self, words: list[str]) -> None:
-        from ..words import render
-
         try:
             grant = broker().resume()
         except KeyboardInterrupt as interrupt:
@@ -372,7 +363,7 @@ class GpuShareMagics(Magics):
         if grant is None:
             self._tell("Nothing of this kernel is parked.")
         else:
-            self._tell(f"This kernel holds {render.grant_words(grant)} again.")
+            self._tell(f"This kernel holds {grant.words} again.")
 
     def _pin(self, words: list[str]) -> None:
         from ...protocol.times import format_duration, parse_duration
@@ -411,17 +402,16 @@ class GpuShareMagics(Magics):
             return self._dry_run(cell)
         run = self._compiled(cell)
         from ..requests.blocks import covers
-        from ..words import render
 
         held = broker().grant
         if held is not None:
             if not covers(held, ask):
                 raise UsageError(
-                    f"%%gpushare: the cell asks for {render.ask_words(ask)}, but this kernel "
-                    f"already holds {render.grant_words(held)}, and can hold one lease at a time. "
+                    f"%%gpushare: the cell asks for {ask.words}, but this kernel "
+                    f"already holds {held.words}, and can hold one lease at a time. "
                     "Use `%gpushare release` first, or ask for no more than that."
                 )
-            print(f"The cell uses {render.grant_words(held)}, which this kernel holds and keeps.")
+            print(f"The cell uses {held.words}, which this kernel holds and keeps.")
             return _promised(wish, began, run)
         try:
             grant = broker().request(ask)
@@ -429,7 +419,7 @@ class GpuShareMagics(Magics):
             if (late := broker().grant) is not None:
                 _give_back(late)
             raise stopped_waiting(interrupt, "left the queue; the cell did not run.") from None
-        print(f"The cell holds {render.grant_words(grant)} until it ends.")
+        print(f"The cell holds {grant.words} until it ends.")
         try:
             return _promised(wish, began, run)
         finally:
@@ -458,11 +448,11 @@ class GpuShareMagics(Magics):
     def _tell(self, text: str) -> None:
         from ..words import render
 
-        self._show(text, render.notice_html(text, good=True))
+        self._show(render.show_notice(text, good=True))
 
-    def _show(self, text: str, html: str) -> None:
+    def _show(self, shown: Shown) -> None:
         assert self.shell is not None
-        self.shell.display_pub.publish({"text/plain": text, "text/html": html})
+        self.shell.display_pub.publish(shown.data)
 
 
 def _asking(prog: str) -> _Parser:
@@ -521,23 +511,20 @@ def _promised(wish: Wish | None, began: float, run: Callable[[], Any]) -> Any:
         return run()
 
 
-def _did_you_mean(word: str, known: Iterable[str], before: str = "") -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(word, known, 1)
-    return f"Did you mean `{before}{close[0]}`?" if close else "See `%gpushare help`."
+def _unknown(prog: str, word: str, known: Iterable[str]) -> UsageError:
+    hint = did_you_mean(word.partition("=")[0], known) or ". See `%gpushare help`."
+    return UsageError(f"{prog} knows no {word!r}{hint}")
 
 
 def _what_was_left(before: Grant | None) -> str:
     """The sentence on what an interrupt left of the lease held ``before``, and of a new one."""
     from ..words.display import on_cpu
-    from ..words.render import grant_words
 
     grant, lease = broker().grant, broker().lease
     if grant is not None and before is not None and grant.lease == before.lease:
-        return f"left the queue; this kernel still holds {grant_words(grant)}."
+        return f"left the queue; this kernel still holds {grant.words}."
     if grant is not None:
-        return f"too late to leave the queue; this kernel holds {grant_words(grant)}."
+        return f"too late to leave the queue; this kernel holds {grant.words}."
     if lease is not None:
         return "left the queue; this kernel's lease stays parked, the next cell asks for its GPU."
     return f"left the queue, no GPU was taken. {on_cpu()}"
@@ -562,8 +549,6 @@ def _give_back(grant: Grant) -> None:
 
 def _given_back(grant: Grant | None, state: str | None) -> str | None:
     """What became of the lease that this kernel had; ``None``: it had none."""
-    from ..words import render
-
     if state is None:
         return None
     if grant is None:
@@ -573,7 +558,7 @@ def _given_back(grant: Grant | None, state: str | None) -> str | None:
             "This process shared the lease of the process that started it, and has left it. "
             "The lease itself goes on: only the process that owns it can give it back."
         )
-    return f"Given back: {render.grant_words(grant)}.{_remains(grant)}"
+    return f"Given back: {grant.words}.{_remains(grant)}"
 
 
 def _remains(grant: Grant) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ...protocol.messages import Method
 from ...protocol.times import format_about, format_duration
+from ...protocol.words import often
 from ..session.activity import Activity
 from ..session.lease import OwnLease, OwnState
 from ..session.line import Line
@@ -559,19 +560,19 @@ class _Shown:
     def done(self) -> None:
         """The cell is over."""
         if self._place.is_there or self._seconds >= 1.0:
-            times = "once" if self._times == 1 else f"{self._times} times"
             total = format_duration(self._seconds)
-            self._publish(f"Paused {times} while others computed, {total} in all.", waits=False)
+            told = f"Paused {often(self._times)} while others computed, {total} in all."
+            self._publish(told, waits=False)
         self._place.is_there, self._times, self._seconds = False, 0, 0.0
 
     def _publish(self, text: str, *, waits: bool = True) -> bool:
         """Whether there is a notebook that shows it."""
         publisher = display.notebook_publisher()
         if publisher is not None and text != self._now:
-            from ..words.render import notice_html
+            from ..words.render import show_notice
 
             self._now = text
-            self._place.show(publisher, text, notice_html(text, good=True), waits=waits)
+            self._place.show(publisher, show_notice(text, good=True), waits=waits)
         return publisher is not None
 
 

@@ -197,14 +197,12 @@ class Automatic:
 
         ``which`` cell: ``A`` cell, where the sentence may be read in the next one.
         """
-        from ..words.render import ask_words
-
         frameworks, ask = self.frameworks, self._preferences.ask_as_known()
         if ask.gpus == 0:
             return "Cells run without a GPU until `%gpushare request`."
         what, more = "a GPU", ""
         if ask != Ask():
-            what = ask_words(ask)
+            what = ask.words
         if self._preferences.are_remembered:
             more = " That was your last request; `%gpushare request --later` says another one."
         if frameworks is None:

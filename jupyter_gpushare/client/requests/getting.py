@@ -157,7 +157,7 @@ class Getting:
         """Say what was granted, once: nothing shows that it is not the CPU."""
         announces, self.announces = self.announces, False
         if announces and self._preferences.settings.show_grant:
-            display.note(f"{grant.words} (simulated)" if self._line.is_simulated() else grant.words)
+            display.note(f"{grant.words}{', simulated' if self._line.is_simulated() else ''}")
 
     def _fall_back(self, why: str, error: GpuShareError, patience: float | None) -> Grant | None:
         if isinstance(error, NobodyThere) and not self._line.is_promised:

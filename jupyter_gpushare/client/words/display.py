@@ -13,7 +13,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from .render import Shown
 
 _QUICK: Final = 0.3  # seconds of waiting that are not shown
 _REFRESH: Final = 1.0  # seconds between two updates that only count the time
@@ -39,9 +42,9 @@ class Display(Protocol):
 
 def say(text: str) -> None:
     """One line for the person, on stderr; never raises."""
-    from . import render
+    from ...protocol.said import plain
 
-    _write(sys.stderr, f"jupyter_gpushare: {render.plain(text, 2000)}\n")
+    _write(sys.stderr, f"jupyter_gpushare: {plain(text)}\n")
 
 
 def note(text: str) -> None:
@@ -51,7 +54,7 @@ def note(text: str) -> None:
         if publisher is not None:
             from . import render
 
-            publisher.publish({"text/plain": text, "text/html": render.note_html(text)})
+            publisher.publish(render.show_note(text).data)
         elif sys.stderr.isatty():
             say(text)
 
@@ -161,12 +164,8 @@ class _Waits(ABC):
         """Show the place in the queue, after so many seconds."""
 
     @abstractmethod
-    def _away(self, line: str) -> None:
-        """Show that there is no node manager."""
-
-    @abstractmethod
-    def _ended(self, line: str, *, good: bool) -> None:
-        """Show what came of it."""
+    def _say(self, line: str, *, good: bool, is_over: bool) -> None:
+        """Show that there is no node manager, or what came of the wait."""
 
     def update(self, notice: Mapping[str, Any]) -> None:
         if self._is_due(_content(notice)):
@@ -176,7 +175,8 @@ class _Waits(ABC):
         if self._is_due(_AWAY):
             from . import render
 
-            self._away(render.away_line(left, self._clock() - self._begun))
+            line = render.away_line(left, self._clock() - self._begun)
+            self._say(line, good=False, is_over=False)
 
     def done(self, text: str | None = None) -> bool:
         if self._shown_at is None:
@@ -185,7 +185,7 @@ class _Waits(ABC):
 
         waited = format_duration(self._clock() - self._begun)
         line = f"{text} Waited {waited}." if text else f"Stopped waiting after {waited}."
-        self._ended(line, good=text is not None)
+        self._say(line, good=text is not None, is_over=True)
         return True
 
     def _is_due(self, content: object) -> bool:
@@ -206,7 +206,7 @@ class Place:
         self._id = f"gpushare-{os.urandom(8).hex()}"
         self.is_there = False
 
-    def show(self, publisher: Any, text: str, html: str, *, waits: bool = True) -> None:
+    def show(self, publisher: Any, shown: Shown, *, waits: bool = True) -> None:
         """``waits``: it is true only while the cell waits, and is taken away where the kernel ends
         before it says something else."""
         from ...protocol.notebook import WAITING
@@ -214,7 +214,7 @@ class Place:
         update, self.is_there = self.is_there, True
         with suppress(Exception):  # a front end that is gone must not end the wait
             publisher.publish(
-                {"text/plain": text, "text/html": html},
+                shown.data,
                 metadata=WAITING if waits else {},
                 transient={"display_id": self._id},
                 update=update,
@@ -231,21 +231,13 @@ class NotebookDisplay(_Waits):
     def _queued(self, notice: Mapping[str, Any], elapsed: float) -> None:
         from . import render
 
-        self._show(
-            f"{render.waiting_line(notice, elapsed)}. {_LEAVE_NOTEBOOK}",
-            render.waiting_html(notice, elapsed, _LEAVE_NOTEBOOK),
-        )
+        self._show(render.show_waiting(notice, elapsed, _LEAVE_NOTEBOOK))
 
-    def _away(self, line: str) -> None:
+    def _say(self, line: str, *, good: bool, is_over: bool) -> None:
         from . import render
 
-        line = f"{line} {_STOP_NOTEBOOK}"
-        self._show(line, render.notice_html(line, good=False))
-
-    def _ended(self, line: str, *, good: bool) -> None:
-        from . import render
-
-        self._show(line, render.notice_html(line, good=good), waits=False)
+        told = line if is_over else f"{line} {_STOP_NOTEBOOK}"
+        self._show(render.show_notice(told, good=good), waits=not is_over)
 
 
 class TerminalDisplay(_Waits):
@@ -265,15 +257,13 @@ class TerminalDisplay(_Waits):
             line = render.waiting_line_within(notice, elapsed, _LEAVE_TERMINAL, self._width())
         else:
             line = f"{render.waiting_line(notice, elapsed)} ({_LEAVE_TERMINAL})."
-        self._away(line)
+        self._say(line, good=True, is_over=False)
 
-    def _away(self, line: str) -> None:
-        cut = f"{_CLEAR}{line[: self._width()]}"
-        _write(self._stream, cut if self._terminal else f"jupyter_gpushare: {line}\n")
-
-    def _ended(self, line: str, *, good: bool) -> None:
-        back = _CLEAR if self._terminal else ""
-        _write(self._stream, f"{back}jupyter_gpushare: {line}\n")
+    def _say(self, line: str, *, good: bool, is_over: bool) -> None:
+        back, prefix, end = _CLEAR if self._terminal else "", "jupyter_gpushare: ", "\n"
+        if self._terminal and not is_over:
+            line, prefix, end = line[: self._width()], "", ""
+        _write(self._stream, f"{back}{prefix}{line}{end}")
 
     def _width(self) -> int:
         """Characters of a line that the terminal does not wrap."""

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ...protocol.errors import Reason
+from ...protocol.said import plain
 from ...protocol.sizes import format_size
+from ...protocol.words import listed
 from ..errors import NodeUnavailable
 from .told import whole
 
@@ -79,13 +81,12 @@ class Grant(NamedTuple):
 
     @property
     def words(self) -> str:
-        """``GPU 0, 24 GiB``; ``GPU 0 and GPU 1, 8 GiB of 24 GiB each``."""
+        """``GPU 0 (24 GiB, shared with your a.ipynb)``; ``GPU 0 and GPU 1 (24 GiB each)``."""
         gpus = sorted(self.gpus, key=lambda gpu: (gpu.index, gpu.instance or 0))
-        shares = [_share(gpu) for gpu in gpus]
-        if len(set(shares)) > 1:
-            return "; ".join(f"GPU {gpu.number}, {_share(gpu)}" for gpu in gpus)
-        names = " and ".join(f"GPU {gpu.number}" for gpu in gpus)
-        return f"{names}, {shares[0]}{' each' if len(gpus) > 1 else ''}"
+        if len({_share(gpu) for gpu in gpus}) > 1:
+            return listed([f"GPU {gpu.number} ({_share(gpu)})" for gpu in gpus])
+        each = " each" if len(gpus) > 1 else ""
+        return f"{listed([f'GPU {gpu.number}' for gpu in gpus])} ({_share(gpus[0], each)})"
 
     @property
     def allocator_limit(self) -> int | None:
@@ -102,9 +103,10 @@ class Grant(NamedTuple):
         return min(shares, default=None)
 
 
-def _share(gpu: GrantedGpu) -> str:
-    whole = format_size(gpu.capacity)
-    return whole if gpu.whole else f"{format_size(gpu.memory)} of {whole}"
+def _share(gpu: GrantedGpu, each: str = "") -> str:
+    part = "" if gpu.whole else f"{format_size(gpu.memory)} of "
+    shared = f", shared with your {listed(gpu.shared_with)}" if gpu.shared_with else ""
+    return f"{part}{format_size(gpu.capacity)}{each}{shared}"
 
 
 def read_grant(result: Mapping[str, Any]) -> Grant:
@@ -141,7 +143,7 @@ def _gpu(data: Mapping[str, Any]) -> GrantedGpu:
     for size in (memory, capacity):
         if whole(size, 1) is None:
             raise ValueError(f"a GPU with {size!r} bytes")
-    others = tuple(str(name) for name in data.get("shared_with") or ())
+    others = tuple(plain(name, 60) for name in data.get("shared_with") or ())
     instance = data.get("instance")
     return GrantedGpu(
         uuid,

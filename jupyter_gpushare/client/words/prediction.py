@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ...protocol.said import first
-from ...protocol.tables import table
+from ...protocol.said import first, plain
 from ...protocol.times import format_duration
-from .render import count, html_table, note_html, page_html, plain, size
-from .told import number
+from ...protocol.words import counted
+from .render import Shown, show_cell, show_page, show_table, size
+from .told import number, whole
 
 Document = Mapping[str, Any]
 
@@ -40,20 +40,20 @@ class Prediction:
         return max((int(one["memory_p90"]) for one in self.kinds), default=0)
 
     def __repr__(self) -> str:
-        rows = [row(one) for one in self.kinds]
-        titles = [title.upper() for title in _TITLES]
-        text = table(titles, rows) if rows else "This node has no GPUs."
-        return "\n".join((self._head, text, *self._notes))
+        return self.shown.text
 
     def _repr_html_(self) -> str:
-        drawn = html_table(self._head, _TITLES, [row(one) for one in self.kinds])
-        return page_html(drawn, *(note_html(note) for note in self._notes))
+        return self.shown.html
 
     @property
-    def _head(self) -> str:
+    def shown(self) -> Shown:
+        """The table, below what it is of."""
+        rows = [[show_cell(cell) for cell in row(one)] for one in self.kinds]
         told = self._document
-        times = count(told.get("iterations"), "iteration")
-        return f"Expected for {times} with a batch of {plain(told.get('batch'), 20)}"
+        times = counted(whole(told.get("iterations")) or 0, "iteration")
+        head = f"Expected for {times} with a batch of {plain(told.get('batch'), 20)}"
+        page = show_page(show_table(head, _TITLES, rows, self._notes, "This node has no GPUs."))
+        return page._replace(text=f"{head}\n{page.text}")
 
     @property
     def _notes(self) -> Sequence[str]:

@@ -13,18 +13,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from html import escape
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ...protocol import said
 from ...protocol.holding import gpu_number
-from ...protocol.sizes import format_memory, format_size
+from ...protocol.said import plain
+from ...protocol.sizes import format_size
 from ...protocol.tables import table
 from ...protocol.times import format_duration
+from ...protocol.words import counted
 from .told import number, whole
-
-if TYPE_CHECKING:
-    from .grant import Grant, GrantedGpu
-    from .settings import Ask
 
 Document = Mapping[str, Any]
 
@@ -57,61 +55,25 @@ _ICONS: Final = {
 _SIGNS: Final = {"good": "✓", "warn": "▲", "bad": "✕"}
 
 
+class Shown(NamedTuple):
+    """The same for a terminal, and as HTML for a notebook."""
+
+    text: str
+    html: str
+
+    @property
+    def data(self) -> dict[str, str]:
+        """What a notebook is sent."""
+        return {"text/plain": self.text, "text/html": self.html}
+
+
 # -- words -------------------------------------------------------------------------------------
-
-
-def count(number: object, noun: str) -> str:
-    """``1 GPU``, ``2 GPUs``."""
-    return f"{plain(number, 12)} {noun}" if number == 1 else f"{plain(number, 12)} {noun}s"
-
-
-def plain(text: object, most: int = 500) -> str:
-    """One line that no terminal takes for a command."""
-    whole = str(text)
-    cut = whole if len(whole) <= most else whole[: most - 1] + "…"
-    return "".join(sign if sign.isprintable() else " " for sign in cut)
 
 
 def size(memory: object) -> str:
     """Bytes in words; ``?`` when they are not known."""
     known = whole(memory)
     return "?" if known is None else format_size(known)
-
-
-def grant_words(grant: Grant) -> str:
-    """``GPU 0 (8 GiB of 24 GiB, shared with your a.ipynb) and GPU 1 (all of its 80 GiB)``."""
-    return " and ".join(f"GPU {gpu.number} ({_granted(gpu)})" for gpu in grant.gpus)
-
-
-def _granted(gpu: GrantedGpu) -> str:
-    *most, last = [plain(name, 60) for name in gpu.shared_with] or [""]
-    names = f"{', '.join(most)} and {last}" if most else last
-    shared = f"shared with your {names}" if names else ""
-    if gpu.whole:
-        return f"{size(gpu.capacity)}, {shared}" if shared else f"all of its {size(gpu.capacity)}"
-    return ", ".join(filter(None, (f"{size(gpu.memory)} of {size(gpu.capacity)}", shared)))
-
-
-def ask_words(ask: Ask) -> str:
-    """``2 GPUs with 8 GiB on each, class batch``."""
-    words = "as many GPUs as the quota allows"
-    if not isinstance(ask.gpus, str):
-        words = count(ask.gpus or 1, "GPU")
-    if ask.memory is not None:
-        each = "" if ask.gpus in (None, 1) else " on each"
-        words += f" with {format_memory(ask.memory)}{each}"
-    if ask.persistent is not None and ask.temporary is not None:
-        words += f", {size(ask.persistent)} persistent and {size(ask.temporary)} temporary"
-    return words if ask.priority_class is None else f"{words}, class {ask.priority_class}"
-
-
-def _number(value: object) -> int:
-    """A figure to draw or compare; anything else counts as 0."""
-    return whole(value, 0) or 0
-
-
-def _hours(seconds: object) -> float:
-    return (number(seconds, 0, 1e15) or 0.0) / 3600
 
 
 # -- waiting -----------------------------------------------------------------------------------
@@ -125,12 +87,13 @@ def waiting_line(notice: Document, seconds: float) -> str:
 def waiting_line_within(notice: Document, seconds: float, advice: str, width: int) -> str:
     """The same in at most ``width`` characters, with as much of the rest as fits."""
     line, so_far = waiting_line(notice, seconds), f"{format_duration(seconds)} so far"
-    short = f"{_place(notice)[0]}; {so_far}"
-    hinted = [f"{hint}; {so_far}" for hint in _hint(notice)]
+    hinted, short = (
+        [f"{hint}; {so_far}" for hint in _hint(notice)],
+        f"{_place(notice)[0]}; {so_far}",
+    )
     brief = f"{line.replace(' for GPUs', '', 1)} ({advice})"
     all_of_it = (f"{line} ({advice})", brief, line, *hinted, short)
-    fitting = (one for one in all_of_it if len(one) <= width)
-    return next(fitting, short[:width])
+    return next((one for one in all_of_it if len(one) <= width), short[:width])
 
 
 def _place(notice: Document) -> list[str]:
@@ -153,15 +116,15 @@ def _hint(notice: Document) -> list[str]:
     return [text.removesuffix(".")] if text else []
 
 
-def waiting_html(notice: Document, seconds: float, advice: str) -> str:
-    """The same for a notebook; a live region, so that screen readers hear of changes."""
+def show_waiting(notice: Document, seconds: float, advice: str) -> Shown:
+    """The same in a notebook; a live region, so that screen readers hear of changes."""
     first, *more = [*_place(notice), f"{format_duration(seconds)} so far"]
     rest = "".join(f" · {escape(part)}" for part in more)
     lines = "".join(
         f'<div style="color:{_MUTED}">{escape(line)}</div>' for line in (*why(notice), advice)
     )
-    icon = f'<span aria-hidden="true" style="color:{_COLOURS["info"]}">{_ICONS["queued"]}</span>'
-    return _box(f"{icon} <strong>{escape(first)}</strong>{rest}{lines}", _COLOURS["info"])
+    head = f"{_sign(_ICONS['queued'], 'info')} <strong>{escape(first)}</strong>{rest}"
+    return Shown(f"{waiting_line(notice, seconds)}. {advice}", _box(head + lines, "info"))
 
 
 def why(waiting: Document) -> list[str]:
@@ -184,16 +147,15 @@ def away_line(left: float, seconds: float) -> str:
     )
 
 
-def notice_html(text: str, *, good: bool) -> str:
-    """One sentence in a box."""
-    icon, colour = ("✓", _COLOURS["good"]) if good else ("▲", _COLOURS["warn"])
-    mark = f'<span aria-hidden="true" style="color:{colour}">{icon}</span>'
-    return _box(f"{mark} {_prose(plain(text, 4000))}", colour)
+def show_notice(text: str, *, good: bool) -> Shown:
+    """One sentence, in a notebook in a box."""
+    icon, tone = ("✓", "good") if good else ("▲", "warn")
+    return Shown(text, _box(f"{_sign(icon, tone)} {_prose(plain(text, 4000))}", tone))
 
 
-def note_html(text: str) -> str:
+def show_note(text: str) -> Shown:
     """A line that only informs."""
-    return f'<div style="color:{_MUTED}">{_prose(plain(text))}</div>'
+    return Shown(text, f'<div style="color:{_MUTED}">{_prose(plain(text))}</div>')
 
 
 def _prose(text: str) -> str:
@@ -201,52 +163,110 @@ def _prose(text: str) -> str:
     return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
-def _box(inner: str, colour: str) -> str:
+def _sign(icon: str, tone: str) -> str:
+    """HTML of a sign, which says in its colour what words beside it say."""
+    return f'<span aria-hidden="true" style="color:{_COLOURS[tone]}">{icon}</span>'
+
+
+def _box(inner: str, tone: str) -> str:
     return (
         '<div role="status" aria-live="polite" style="border-inline-start:3px solid '
-        f'{colour};padding:4px 10px;margin:2px 0;color:var(--jp-ui-font-color1, inherit)">'
+        f'{_COLOURS[tone]};padding:4px 10px;margin:2px 0;color:var(--jp-ui-font-color1, inherit)">'
         f"{inner}</div>"
     )
 
 
+# -- pages and tables --------------------------------------------------------------------------
+
+
+def show_page(*parts: Shown) -> Shown:
+    """Parts below each other, in a notebook in its own font and colours."""
+    style = (
+        "font-family:var(--jp-ui-font-family, sans-serif);font-size:var(--jp-ui-font-size1, 13px);"
+        "color:var(--jp-ui-font-color1, inherit)"
+    )
+    html = "".join(part.html for part in parts)
+    text = "\n\n".join(part.text for part in parts if part.text)
+    return Shown(text, f'<div style="{style}">{html}</div>')
+
+
+def _lines(first: str, *more: str) -> Shown:
+    """Lines below each other, of which the first stands out."""
+    html = f"<div><strong>{escape(first)}</strong></div>{_divs(more)}"
+    return Shown("\n".join([first, *more]), html)
+
+
+def _divs(lines: Iterable[str]) -> str:
+    return "".join(f"<div>{escape(line)}</div>" for line in lines)
+
+
+def _code(text: str) -> Shown:
+    return Shown(text, f"<code>{escape(text)}</code>")
+
+
+def show_cell(text: str, tone: str = "plain", icon: str = "") -> Shown:
+    """Words, and a sign before them."""
+    words = escape(text)
+    if tone in _COLOURS:
+        sign = f"{_sign(icon, tone)} " if icon else ""
+        words = f'{sign}<span style="color:{_COLOURS[tone]}">{words}</span>'
+    return Shown(f"{icon} {text}".lstrip(), words)
+
+
+def show_table(
+    title: str,
+    columns: Iterable[str],
+    rows: Sequence[Sequence[Shown]],
+    notes: Iterable[str] = (),
+    empty: str = "",
+) -> Shown:
+    """A table and the notes on its rows. ``empty`` is the sentence that stands for one without."""
+    lines = [line for line in (*(() if rows else (empty,)), *notes) if line]
+    if not rows:
+        return Shown("\n".join(lines), _divs(lines))
+    style = f'style="text-align:start;padding:2px 10px;border-bottom:1px solid {_BORDER}"'
+    heads = "".join(f'<th scope="col" {style}>{escape(column)}</th>' for column in columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td {style}>{cell.html}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    drawn = (
+        '<table style="border-collapse:collapse;margin:6px 0">'
+        f'<caption style="text-align:start;font-weight:600">{escape(title)}</caption>'
+        f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+    )
+    words = table([column.upper() for column in columns], [[cell.text for cell in r] for r in rows])
+    return Shown("\n".join([words, *lines]), drawn + _divs(lines))
+
+
 # -- status ------------------------------------------------------------------------------------
 
-
-class Cell(NamedTuple):
-    """One cell of a table: its words, a sign before them, and parts of a bar above them."""
-
-    text: str
-    tone: str = "plain"
-    icon: str = ""
-    bar: tuple[Document, ...] = ()
-    code: bool = False
-
-
-class Section(NamedTuple):
-    """A table, or the sentence that stands for an empty one, and the notes on its rows."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    notes: tuple[str, ...] = ()
-    empty: str = ""
-
-
-#: The columns of each table: a title, and the subject that stands there.
-_GPUS: Final = (("used", "used"), ("busy", "busy"), ("tasks", "tasks"))
-_LEASES: Final = (
-    *(("who", "who"), ("what", "what"), ("GPUs", "where"), ("memory", "memory")),
-    *(("state", "state"), ("class", "class"), ("held for", "held")),
-)
-_QUEUE: Final = (
-    *(("place", "place"), ("who", "who"), ("class", "class"), ("asks", "asks")),
-    *(("waiting", "waited"), ("takes", "takes")),
-)
+#: The columns of each table: the subject that stands there, and its title.
+_GPUS: Final = {"used": "used", "busy": "busy", "tasks": "tasks", "health": "health"}
+_LEASES: Final = {
+    **{"who": "who", "what": "what", "where": "GPUs", "memory": "memory"},
+    **{"state": "state", "class": "class", "held": "held for"},
+}
+_QUEUE: Final = {
+    **{"place": "place", "who": "who", "class": "class"},
+    **{"asks": "asks", "waited": "waiting", "takes": "takes"},
+}
+_SERVERS: Final = {"who": "who", "what": "what", "where": "address", "state": "state"}
 #: Subjects that stand in no note: a column or a bar has them, or they are for the panel's details.
-_NO_NOTES: Final = frozenset(
-    {about for _title, about in (*_GPUS, *_LEASES, *_QUEUE)}
-    | {"health", "part", "ability", "ahead", "summary", "countdown", "turns"}
-)
+_NO_NOTES: Final = frozenset({*_GPUS, *_LEASES, *_QUEUE}) | {
+    *("part", "ability", "ahead", "summary", "countdown", "turns")
+}
+
+
+def _row(one: Document, columns: Iterable[str], now: float, after: str = "") -> list[Shown]:
+    """The cells of a thing: what is said of it first on each subject. ``after``: behind `what`."""
+    cells = []
+    for column in columns:
+        fact = next(iter(said.about(one, column)), {"text": "-"})
+        tone = str(fact.get("tone"))
+        icons = {"state": _ICONS.get(str(one.get("state"))), "health": _SIGNS.get(tone)}
+        text = said.text_of(fact, now) + (after if column == "what" else "")
+        cells.append(show_cell(text, tone, icons.get(column) or ""))
+    return cells
 
 
 def place_line(server: str, here: str) -> str:
@@ -259,51 +279,33 @@ def place_line(server: str, here: str) -> str:
     )
 
 
-def status_text(status: Document, here: str | None = None, place: str = "") -> str:
-    """The status document for a terminal.
-
-    ``here`` is this process's own lease, ``place`` a line on where it runs.
-    """
-    parts = ["\n".join([*_heading(status), *filter(None, [place])])]
-    parts += [f"PROBLEM: {line}" for line in _problems(status)]
-    parts += [text for one in sections(status, here) if (text := section_text(one))]
-    return "\n\n".join(parts)
-
-
-def status_html(status: Document, here: str | None = None, place: str = "") -> str:
-    """The same for a notebook."""
-    first, *more = [*_heading(status), *filter(None, [place])]
-    return page_html(
-        f"<div><strong>{escape(first)}</strong></div>",
-        *(f"<div>{escape(line)}</div>" for line in more),
-        *(notice_html(problem, good=False) for problem in _problems(status)),
-        *(section_html(one) for one in sections(status, here)),
+def show_status(status: Document, here: str | None = None, place: str = "") -> Shown:
+    """The status document. ``here`` is this process's own lease, ``place`` says where it runs."""
+    now = _now(status)
+    problems = [said.text_of(one, now) for one in said.about(status, *_PROBLEMS)]
+    return show_page(
+        _lines(*_heading(status), *filter(None, [place])),
+        *(show_notice(one, good=False)._replace(text=f"PROBLEM: {one}") for one in problems),
+        _gpus(status),
+        show_leases(status, here),
+        _queue(status),
     )
 
 
-def sections(status: Document, here: str | None = None) -> tuple[Section, Section, Section]:
-    """The tables of a status: GPUs, leases, and the queue."""
-    return _gpus(status), leases_section(status, here), _queue(status)
-
-
-def _gpus(status: Document) -> Section:
+def _gpus(status: Document) -> Shown:
     now, rows, notes = _now(status), [], []
     for gpu in status["gpus"]:
         number = plain(gpu_number({"index": "?", **gpu}), 12)
-        parts = tuple(said.about(gpu, "part"))
-        memory = Cell(", ".join(said.text_of(part, now) for part in parts), bar=parts)
-        health = _cell(gpu, "health", now)
-        health = health._replace(icon=_SIGNS.get(health.tone, ""))
-        columns = [_cell(gpu, about, now) for _title, about in _GPUS]
-        rows.append((Cell(number), Cell(plain(gpu.get("name"), 40)), memory, *columns, health))
+        before = [show_cell(number), show_cell(plain(gpu.get("name"), 40)), _bar(gpu, now)]
+        rows.append([*before, *_row(gpu, _GPUS, now)])
         notes += [f"GPU {number}: {said.text_of(one, now)}" for one in _told(gpu)]
-    titles = ("GPU", "name", "memory", *(title for title, _about in _GPUS), "health")
-    return Section("GPUs", titles, tuple(rows), tuple(notes), "This node has no GPU to share now.")
+    titles = ("GPU", "name", "memory", *_GPUS.values())
+    return show_table("GPUs", titles, rows, notes, "This node has no GPU to share now.")
 
 
-def leases_section(
+def show_leases(
     status: Document, here: str | None = None, *, waiting: bool = False, each: bool = False
-) -> Section:
+) -> Shown:
     """The leases, one's own first; a job is one row, or also ``each`` of its leases.
 
     Those in the queue have a table of their own, unless ``waiting`` has them here, too.
@@ -315,18 +317,17 @@ def leases_section(
     if not waiting:
         shown = [one for one in shown if one.get("position") is None]
     for lease in sorted(shown, key=lambda one: (not one.get("mine"), one.get("position") or 0)):
-        job = jobs.get(lease.get("id"))
+        name, job = lease.get("id"), jobs.get(lease.get("id"))
         if job is not None and (key := (job.get("environment"), job.get("job"))) not in seen:
             seen.add(key)
             names = job.get("leases") or ()
-            rows.append(_lease(job, count(len(names), "lease"), now, here in names))
+            rows.append(_lease(job, counted(len(names), "lease"), now, here in names))
         if job is None or each:
-            name = lease.get("id")
             rows.append(_lease(lease, short(name), now, here is not None and here == name))
             text = "" if name is None else said.texts(_told(lease), now)
             notes += [f"{said.first(lease, 'what', now)}: {text}"] if text else []
-    titles = (*(title for title, _about in _LEASES), "lease")
-    return Section("Leases", titles, tuple(rows), tuple(notes), "No leases. Nobody holds a GPU.")
+    titles = (*_LEASES.values(), "lease")
+    return show_table("Leases", titles, rows, notes, "No leases. Nobody holds a GPU.")
 
 
 def short(lease: object) -> str:
@@ -334,39 +335,26 @@ def short(lease: object) -> str:
     return "-" if lease is None else plain(str(lease)[:_SHORT])
 
 
-def _lease(one: Document, name: str, now: float, is_here: bool) -> tuple[Cell, ...]:
-    cells = [
-        _cell(one, about, now, _ICONS.get(str(one.get("state")), "") if about == "state" else "")
-        for _title, about in _LEASES
+def _lease(one: Document, name: str, now: float, is_here: bool) -> list[Shown]:
+    return [*_row(one, _LEASES, now, " (this one)" if is_here else ""), _code(name)]
+
+
+def _queue(status: Document) -> Shown:
+    now, queue = _now(status), status.get("queue") or ()
+    whole, rows = said.first(status, "queue", now), [_row(one, _QUEUE, now) for one in queue]
+    notes = [
+        f"Your request, {', '.join(_line(one))}: {said.texts(_told(one), now)}"
+        for one in queue
+        if one.get("mine")
     ]
-    if is_here:
-        cells[1] = cells[1]._replace(text=f"{cells[1].text} (this one)")
-    return (*cells, Cell(name, code=True))
-
-
-def _queue(status: Document) -> Section:
-    now, rows = _now(status), []
-    whole, notes = said.first(status, "queue", now), []
-    for one in status.get("queue") or ():
-        rows.append(tuple(_cell(one, about, now) for _title, about in _QUEUE))
-        if one.get("mine"):
-            notes.append(f"Your request, {', '.join(_line(one))}: {said.texts(_told(one), now)}")
     notes += [said.text_of(fact, now) for fact in said.about(status, "others")]
-    titles = tuple(title for title, _about in _QUEUE)
-    notes = [whole, *notes] if rows and whole else notes
-    return Section("In the queue", titles, tuple(rows), tuple(notes), whole)
+    notes = [whole, *notes] if rows else notes
+    return show_table("In the queue", _QUEUE.values(), rows, notes, whole)
 
 
 def _told(one: Document) -> list[Document]:
     """What is no column."""
     return [fact for fact in said.says(one) if fact.get("about") not in _NO_NOTES]
-
-
-def _cell(one: Document, about: str, now: float, icon: str = "") -> Cell:
-    facts = said.about(one, about)
-    if not facts:
-        return Cell("-")
-    return Cell(said.text_of(facts[0], now), str(facts[0].get("tone")), icon)
 
 
 def _now(status: Document) -> float:
@@ -375,55 +363,24 @@ def _now(status: Document) -> float:
 
 def _heading(status: Document) -> list[str]:
     """The node, the viewer, and the quota in a line each."""
-    now = _now(status)
-    lines = [said.first(status, about, now) for about in ("node", "simulated")]
-    facts = said.about(status, "preset", "host_memory")
-    lines += [f"{one.get('label')}: {said.text_of(one, now)}." for one in facts]
-    lines += [said.text_of(one, now) for one in said.about(status, "walls")]
-    lines.append(f"{said.first(status, 'you', now)} {quota_line(status)}")
-    budget = said.about(status.get("quota"), "budget")
-    if budget and budget[0].get("tone") != "plain":
-        lines += quota_notes(status)
+    now, budget = _now(status), said.about(status.get("quota"), "budget")
+    lines = [
+        *(said.first(status, about, now) for about in ("node", "simulated")),
+        *_labelled(said.about(status, "preset", "host_memory", "walls"), now),
+        f"{said.first(status, 'you', now)} {quota_line(status)}",
+        *(quota_notes(status) if budget and budget[0].get("tone") != "plain" else ()),
+    ]
     return [line for line in lines if line]
+
+
+def _labelled(facts: Iterable[Document], now: float) -> list[str]:
+    """A line each, behind its label where it has one."""
+    told = [(one.get("label"), said.text_of(one, now)) for one in facts]
+    return [f"{label}: {text}." if label else text for label, text in told]
 
 
 #: What is a problem of the node, and of a GPU.
 _PROBLEMS: Final = ("problem", "left_out", "quotas_as_of")
-
-
-def _problems(status: Document) -> list[str]:
-    now = _now(status)
-    return [said.text_of(one, now) for one in said.about(status, *_PROBLEMS)]
-
-
-def section_text(one: Section) -> str:
-    """A table for a terminal."""
-    rows = [[_text(cell) for cell in row] for row in one.rows]
-    text = table([title.upper() for title in one.columns], rows) if rows else one.empty
-    return "\n".join(filter(None, [text, *one.notes]))
-
-
-def _text(cell: Cell) -> str:
-    return " ".join(filter(None, (_text_bar(cell.bar), cell.icon, cell.text)))
-
-
-def section_html(one: Section) -> str:
-    """The same for a notebook."""
-    rows = [[_html(cell) for cell in row] for row in one.rows]
-    drawn = _table(one.title, one.columns, rows) if rows else ""
-    lines = one.notes if rows else (one.empty, *one.notes)
-    return drawn + "".join(f"<div>{escape(line)}</div>" for line in lines if line)
-
-
-def _html(cell: Cell) -> str:
-    words = escape(cell.text)
-    if cell.code:
-        return f"<code>{words}</code>"
-    if cell.tone in _COLOURS:
-        colour = f'style="color:{_COLOURS[cell.tone]}"'
-        icon = f'<span aria-hidden="true" {colour}>{cell.icon}</span> ' if cell.icon else ""
-        words = f"{icon}<span {colour}>{words}</span>"
-    return _html_bar(cell.bar) + words
 
 
 # -- memory bars ---------------------------------------------------------------------------------
@@ -438,34 +395,26 @@ _PARTS: Final = {
 }
 
 
-def _drawn(parts: Iterable[Document]) -> list[tuple[float, str, str]]:
-    """The share, the sign and the colour of each part that is in use."""
-    return [
-        (min(1.0, max(0.0, share)), *_PARTS[str(part.get("kind"))])
-        for part in parts
-        if part.get("kind") in _PARTS and isinstance(share := part.get("share"), int | float)
-    ]
-
-
-def _text_bar(parts: Sequence[Document]) -> str:
+def _bar(gpu: Document, now: float) -> Shown:
+    """A GPU's memory: a bar of the parts that are in use, and all parts in words."""
+    parts = said.about(gpu, "part")
+    text = ", ".join(said.text_of(part, now) for part in parts)
     if not parts:
-        return ""
-    bar = "".join(sign * max(1, round(_BAR * share)) for share, sign, _colour in _drawn(parts))
-    return f"[{bar[:_BAR]:.<{_BAR}}]"
-
-
-def _html_bar(parts: Sequence[Document]) -> str:
-    if not parts:
-        return ""
-    left, pieces = 100.0, []
-    for share, _sign, colour in _drawn(parts):
-        width = min(left, 100.0 * share)
-        left -= width
-        pieces.append(f'<div style="width:{width:.1f}%;background:{colour}"></div>')
-    return (
-        f'<div aria-hidden="true" style="display:flex;height:8px;min-width:160px;'
-        f'border:1px solid {_BORDER};border-radius:2px;overflow:hidden">{"".join(pieces)}</div>'
+        return show_cell(text)
+    left, signs, pieces = 100.0, "", ""
+    for part in parts:
+        sign, colour = _PARTS.get(str(part.get("kind")), ("", ""))
+        share = number(part.get("share"), 0, 1)
+        if sign and share is not None:
+            width = min(left, 100.0 * share)
+            left -= width
+            signs += sign * max(1, round(_BAR * share))
+            pieces += f'<div style="width:{width:.1f}%;background:{colour}"></div>'
+    drawn = (
+        '<div aria-hidden="true" style="display:flex;height:8px;min-width:160px;'
+        f'border:1px solid {_BORDER};border-radius:2px;overflow:hidden">{pieces}</div>'
     )
+    return Shown(f"[{signs[:_BAR]:.<{_BAR}}] {text}", drawn + escape(text))
 
 
 # -- quota ---------------------------------------------------------------------------------------
@@ -485,108 +434,67 @@ def quota_line(status: Document) -> str:
 
 def quota_notes(status: Document) -> list[str]:
     """What else there is to say of a quota, a line each."""
-    now = _now(status)
-    lines = []
-    for one in said.about(status.get("quota"), "pool", "advice", "more", "budget", "weight"):
-        label = one.get("label")
-        text = said.text_of(one, now)
-        lines.append(f"{label}: {text}." if label else text)
-    return lines
-
-
-def quota_lines(status: Document, usage: Document | None = None) -> list[str]:
-    """The lines on what the environment may hold, holds, and has held lately."""
-    lines = [f"{said.first(status, 'you', _now(status))} {quota_line(status)}"]
-    lines += quota_notes(status)
-    return lines if usage is None else [*lines, _usage_line(status, usage)]
+    facts = said.about(status.get("quota"), "pool", "advice", "more", "budget", "weight")
+    return _labelled(facts, _now(status))
 
 
 def _usage_line(status: Document, usage: Document) -> str:
     me = status.get("environment")
     rows = [row for row in usage.get("rows") or () if row.get("environment") == me]
-    held = sum(_hours(row.get("gpu_seconds_held")) for row in rows)
-    busy = sum(_hours(row.get("gpu_seconds_busy")) for row in rows)
-    since, until = usage.get("since"), usage.get("until")
-    span = (
-        format_duration(until - since)
-        if isinstance(since, int | float) and isinstance(until, int | float)
-        else "?"
+    held, busy, charged = (
+        sum(number(row.get(f"gpu_seconds_{what}"), 0, 1e15) or 0.0 for row in rows)
+        for what in ("held", "busy", "charged")
     )
-    share = f" ({busy / held:.0%})" if held > 0 else ""
-    charged = sum(_hours(row.get("gpu_seconds_charged")) for row in rows)
-    turns = f"; {charged:.2f} count, the time of your turns" if held - charged >= 0.01 else ""
-    return f"In the last {span}: {held:.2f} GPU-hours held, {busy:.2f} of them busy{share}{turns}."
+    since, until = (number(usage.get(end), 0, 1e15) for end in ("since", "until"))
+    span = format_duration(None if since is None or until is None else until - since)
+    return said.usage_text(span, held, busy, charged)
 
 
-def quota_text(status: Document, usage: Document | None = None) -> str:
-    """The quota for a terminal; ``usage`` is the answer of the method of that name."""
-    return "\n".join(quota_lines(status, usage))
+def show_quota(status: Document, usage: Document | None = None) -> Shown:
+    """What the environment may hold, holds, and has held lately; also in squares in a notebook.
 
-
-def quota_html(status: Document, usage: Document | None = None) -> str:
-    """The quota for a notebook: squares for the GPUs, and the same in words."""
+    ``usage`` is the answer of the method of that name.
+    """
+    lines = [f"{said.first(status, 'you', _now(status))} {quota_line(status)}"]
+    lines += quota_notes(status)
+    if usage is not None:
+        lines.append(_usage_line(status, usage))
     quota = status.get("quota") or {}
-    gpus, used = _number(quota.get("gpus")), _number(quota.get("used_gpus"))
-    squares = ""
-    if 0 < gpus <= 64:
-        mine = min(max(used, 0), gpus)
-        squares = (
-            f'<div aria-hidden="true" style="letter-spacing:2px;color:'
-            f'var(--jp-brand-color1, #1976d2)">{"■" * mine}{"□" * (gpus - mine)}</div>'
-        )
-    first, *more = quota_lines(status, usage)
-    return page_html(
-        squares,
-        f"<div><strong>{escape(first)}</strong></div>",
-        *(f"<div>{escape(line)}</div>" for line in more),
+    gpus = whole(quota.get("gpus"), 0, 64) or 0
+    mine = min(whole(quota.get("used_gpus"), 0) or 0, gpus)
+    squares = (
+        '<div aria-hidden="true" style="letter-spacing:2px;color:var(--jp-brand-color1, #1976d2)">'
+        f"{'■' * mine}{'□' * (gpus - mine)}</div>"
     )
+    return show_page(Shown("", squares), _lines(*lines))
 
 
-# -- servers -----------------------------------------------------------------------------------
-
-_SERVERS: Final = (("who", "who"), ("what", "what"), ("address", "where"), ("state", "state"))
-_NO_SERVERS: Final = "There is no server that you may use. `jupyter gpushare serve` starts one."
+# -- servers and history -------------------------------------------------------------------------
 
 
-def servers_section(servers: Iterable[Document]) -> Section:
-    """One row a server that one may use."""
-    rows = [tuple(_cell(one, about, 0.0) for _title, about in _SERVERS) for one in servers]
-    titles = tuple(title for title, _about in _SERVERS)
-    return Section("Servers", titles, tuple(rows), empty=_NO_SERVERS)
-
-
-def _snippets(servers: Iterable[Document]) -> list[str]:
-    """Python that asks each of them, line by line as it was sent."""
+def show_servers(servers: Sequence[Document]) -> Shown:
+    """The servers that one may use, and Python that asks each, line by line as it was sent."""
+    rows = [_row(one, _SERVERS, 0.0) for one in servers]
+    empty = "There is no server that you may use. `jupyter gpushare serve` starts one."
     told = (str(one.get("snippet", "")).splitlines() for one in servers)
-    return ["\n".join(plain(line) for line in lines) for lines in told]
-
-
-def servers_text(servers: Sequence[Document]) -> str:
-    """The servers that one may use, for a terminal, with Python that asks them."""
-    return "\n\n".join([section_text(servers_section(servers)), *_snippets(servers)])
-
-
-def servers_html(servers: Sequence[Document]) -> str:
-    """The same for a notebook."""
-    snippets = (f"<pre>{escape(one)}</pre>" for one in _snippets(servers))
-    return page_html(section_html(servers_section(servers)), *snippets)
-
-
-# -- history -------------------------------------------------------------------------------------
-
-
-def history_section(events: Iterable[Document]) -> Section:
-    """One row an event, in the order given; times are this machine's local ones."""
-    rows = tuple(
-        (
-            Cell(_when(event.get("at"))),
-            Cell(short(event.get("lease"))),
-            Cell(plain(event.get("text"))),
-        )
-        for event in events
+    snippets = ("\n".join(plain(line) for line in lines) for lines in told)
+    return show_page(
+        show_table("Servers", _SERVERS.values(), rows, empty=empty),
+        *(Shown(one, f"<pre>{escape(one)}</pre>") for one in snippets),
     )
+
+
+def show_history(events: Iterable[Document]) -> Shown:
+    """One row an event, in the order given; times are this machine's local ones."""
+    rows = [
+        [
+            *(show_cell(_when(event.get("at"))), show_cell(short(event.get("lease")))),
+            show_cell(plain(event.get("text"))),
+        ]
+        for event in events
+    ]
     titles = ("when", "lease", "what")
-    return Section("History", titles, rows, empty="Nothing has happened yet.")
+    return show_page(show_table("History", titles, rows, empty="Nothing has happened yet."))
 
 
 def _when(at: object) -> str:
@@ -657,50 +565,10 @@ _HELP_NOTES: Final = (
 )
 
 
-def help_text() -> str:
-    """The magics, for a terminal."""
+def show_help() -> Shown:
+    """The magics."""
+    rows = [(_code(command), show_cell(meaning)) for command, meaning in HELP]
+    titles = ("magic", "what it does")
     lines = [f"{command}\n    {meaning}" for command, meaning in HELP]
-    return "\n".join([*lines, "", *_HELP_NOTES])
-
-
-def help_html() -> str:
-    """The magics, for a notebook."""
-    rows = [(f"<code>{escape(command)}</code>", escape(meaning)) for command, meaning in HELP]
-    return page_html(
-        _table("GPUs, just in time", ("magic", "what it does"), rows),
-        *(f"<div>{escape(note)}</div>" for note in _HELP_NOTES),
-    )
-
-
-# -- tables --------------------------------------------------------------------------------------
-
-
-def html_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of plain texts that says what it shows; without rows a sentence."""
-    return _table(caption, header, [[escape(cell) for cell in row] for row in rows])
-
-
-def _table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The same for cells that are HTML already."""
-    if not rows:
-        return f'<div style="color:{_MUTED}">{escape(caption)}: none.</div>'
-    style = f'style="text-align:start;padding:2px 10px;border-bottom:1px solid {_BORDER}"'
-    titles = "".join(f'<th scope="col" {style}>{escape(title)}</th>' for title in header)
-    body = "".join(
-        "<tr>" + "".join(f"<td {style}>{cell}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    return (
-        '<table style="border-collapse:collapse;margin:6px 0">'
-        f'<caption style="text-align:start;font-weight:600">{escape(caption)}</caption>'
-        f"<thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
-    )
-
-
-def page_html(*parts: str) -> str:
-    """Parts (HTML) below each other, in the notebook's own font and colours."""
-    return (
-        '<div style="font-family:var(--jp-ui-font-family, sans-serif);'
-        'font-size:var(--jp-ui-font-size1, 13px);color:var(--jp-ui-font-color1, inherit)">'
-        + "".join(parts)
-        + "</div>"
-    )
+    told = show_page(show_table("GPUs, just in time", titles, rows, _HELP_NOTES))
+    return told._replace(text="\n".join([*lines, "", *_HELP_NOTES]))

@@ -16,7 +16,17 @@ from ...protocol import names
 from ...protocol.address import Found, is_administrators, told_token
 from ...protocol.names import RESERVES
 from ...protocol.notebook import Notebook
-from ...protocol.sizes import Memory, least_of, most_of, parse_gpus, parse_memory, parse_size
+from ...protocol.sizes import (
+    Memory,
+    format_memory,
+    format_size,
+    least_of,
+    most_of,
+    parse_gpus,
+    parse_memory,
+    parse_size,
+)
+from ...protocol.words import counted
 
 T = TypeVar("T")
 
@@ -80,6 +90,20 @@ class Ask(NamedTuple):
         """What it says of the parts of its memory, as a call has it."""
         parts = ("persistent", "temporary", "turn_offset")
         return {name: size for name in parts if (size := getattr(self, name)) is not None}
+
+    @property
+    def words(self) -> str:
+        """``2 GPUs with 8 GiB on each, class batch``."""
+        words = "as many GPUs as the quota allows"
+        if not isinstance(self.gpus, str):
+            words = counted(self.gpus or 1, "GPU")
+        if self.memory is not None:
+            each = "" if self.gpus in (None, 1) else " on each"
+            words += f" with {format_memory(self.memory)}{each}"
+        if self.persistent is not None and self.temporary is not None:
+            kept, step = format_size(self.persistent), format_size(self.temporary)
+            words += f", {kept} persistent and {step} temporary"
+        return words if self.priority_class is None else f"{words}, class {self.priority_class}"
 
     def over(self, weaker: Ask) -> Ask:
         """This, with what it leaves open taken from ``weaker``."""

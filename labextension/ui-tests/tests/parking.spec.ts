@@ -167,7 +167,7 @@ test('who is idle is warned, keeps the GPU, lets it go, and goes on with the nex
   await execute(page, 'docmanager:save');
   await expect.poll(async () => (await saved())[1].length).toBeGreaterThan(0);
   const [taken, looked] = await saved();
-  expect(taken).toEqual(['display_data: GPU 0, 16 GiB (simulated)']);
+  expect(taken).toEqual(['display_data: GPU 0 (16 GiB), simulated']);
   expect(looked.filter(line => line.startsWith('stderr'))).toEqual([]);
   expect(looked.pop()).toBe('stdout: still 6');
 });
