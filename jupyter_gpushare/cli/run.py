@@ -33,7 +33,7 @@ from ..client.requests.promises import Promises
 from ..client.session.origin import origin
 from ..client.words.classes import class_of
 from ..client.words.promises import Wish, read_rate, read_wish
-from ..client.words.recalls import MEMORY, Give, Recall, read_recall
+from ..client.words.recalls import Give, Recall, read_recall
 from ..client.words.settings import ONE_PART, Ask
 from ..console.verb import COMMAND, Refused, UsageError, Verb, WithCommand, flag, option
 from ..keeper.holding import Holding
@@ -405,25 +405,21 @@ class _Command:
     def hold(self, program: str, arguments: list[str], restarts: int = 0) -> int:
         """Run the command while the session keeps the lease alive; the command's exit code."""
         more = {} if self._stops_by is None else {names.RESTARTS: str(restarts)}
-
-        def environ() -> dict[str, str]:
-            return {**self._holding.environ_of_program(), **more}
-
         try:
             if self._parks:
                 from ..keeper.program import RestingProgram
 
                 command = [program, *arguments[1:]]
-                self._resting = RestingProgram(self._holding, self._asked, command, environ, _tell)
+                self._resting = RestingProgram(self._holding, self._asked, command, _tell)
                 with _refusing():
-                    tree = self._resting.start()
-                child, ours = tree.root.pid, tree.helper.pid
+                    child = self._resting.tree.start().root.pid
+                ours = self._resting.tree.helper
             else:
                 # With the signals as a program expects them: none blocked, SIGPIPE not ignored.
                 child = ours = os.posix_spawn(
                     program,
                     arguments,
-                    environ(),
+                    {**self._holding.environ_of_program(), **more},
                     setsigmask=(),
                     setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
                 )
@@ -487,24 +483,19 @@ class _Command:
 
     # -- on the session's thread -------------------------------------------------------------
 
-    def _ended(self, lease: str, message: str, _released: bool) -> None:
-        # Of a request that waits, the answer to it says why it ends.
-        if lease == self._holding.lease:
-            _tell(f"the lease has ended: {clean(message)}")
+    def _ended(self, message: str) -> None:
+        _tell(f"the lease has ended: {clean(message)}")
 
     def _noticed(self, message: Notification) -> None:
-        ours = (
-            self._holding.lease is not None and message.params.get("lease") == self._holding.lease
-        )
-        if message.notice is Notice.REVOKED and ours:
+        if message.notice is Notice.REVOKED:
             self._end_command()
-        recall = read_recall(message)
-        if ours and recall is not None and recall.give is Give.STOP:
-            self._stop_command(recall)
-        if ours and recall is not None and recall.give in MEMORY and self._resting is not None:
-            self._resting.asked(recall)
-        if ours and message.notice is Notice.PROMISE:
+        if message.notice is Notice.PROMISE:
             self._promises.heard(message.params)
+        recall = read_recall(message)
+        if recall is not None and recall.give is Give.STOP:
+            self._stop_command(recall)
+        if self._resting is not None:
+            self._resting.noticed(message)
 
     def _stop_command(self, recall: Recall) -> None:
         """Ask the command to save its state and end. It is not killed if it goes on.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ..client.errors import GpuShareError, NodeUnavailable
-from ..client.session.session import Link, OnLost, Session
+from ..client.session.session import Link, Session
 from ..client.words.display import TerminalDisplay
 from ..client.words.grant import Grant, read_grant
 from ..client.words.settings import read_settings, read_token
@@ -29,16 +29,17 @@ _LOOK: Final = 0.1
 class Holding:
     """A lease of this process, and the session that it hangs on.
 
-    ``on_lost`` and ``on_notice`` are called on the session's thread. ``heed()`` is called some
-    times a second while the lease is waited for, and ends the wait by what it raises. ``by_index``:
-    the program is told its GPUs by number.
+    ``on_lost(message)`` and ``on_notice`` are told of this lease, on the session's thread; while it
+    is waited for, the answer to that says why it ends. ``heed()`` is called some times a second
+    meanwhile, and ends the wait by what it raises. ``by_index``: the program is told its GPUs by
+    number.
     """
 
     def __init__(
         self,
         environ: Mapping[str, str],
         *,
-        on_lost: OnLost,
+        on_lost: Callable[[str], None],
         on_notice: Callable[[Notification], None],
         heed: Callable[[], None] = lambda: None,
         by_index: bool = False,
@@ -47,7 +48,8 @@ class Holding:
         found = find_socket(environ)
         if found is None:
             raise NodeUnavailable(NOT_SET_UP, Reason.UNAVAILABLE)
-        self._environ, self._heed, self._by_index = environ, heed, by_index
+        self.environ, self._heed, self._by_index = environ, heed, by_index
+        self._on_lost, self._on_notice = on_lost, on_notice
         self.grant: Grant | None = None
         self.secret = ""
         #: The grant as it was told.
@@ -59,10 +61,18 @@ class Holding:
             lambda: read_token(environ, found),
             PATIENCE,
             outage=math.inf,
-            on_lost=on_lost,
-            on_notice=on_notice,
+            on_lost=self._lost,
+            on_notice=self._noticed,
         )
         self.session.open(read_settings(environ).answer_timeout)
+
+    def _lost(self, lease: str, message: str, _released: bool) -> None:
+        if lease == self.lease:
+            self._on_lost(message)
+
+    def _noticed(self, told: Notification) -> None:
+        if self.lease is not None and told.params.get("lease") == self.lease:
+            self._on_notice(told)
 
     @property
     def lease(self) -> str | None:
@@ -128,7 +138,7 @@ class Holding:
         if self._by_index:
             visible, naming = self.grant.indices, {names.VISIBLE_DEVICES: "indices"}
         return {
-            **self._environ,
+            **self.environ,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": visible,
             **naming,

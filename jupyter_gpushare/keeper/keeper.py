@@ -20,19 +20,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from ..client.adapters.parkers.base import Parker
 from ..client.errors import GpuShareError, LeaseLost
 from ..client.memory.ladder import Ladder
-from ..client.memory.rungs import Given, Movable, NeverBroughtBack, ProcessLost, Rung
+from ..client.memory.rungs import (
+    LEAVE_SOMETHING,
+    Given,
+    Movable,
+    NeverBroughtBack,
+    ProcessLost,
+    Rung,
+)
 from ..client.memory.worker import Worker
 from ..client.words.recalls import Give, Recall
 from ..protocol.messages import Method
 from .holding import Holding
-
-#: Rungs after which something of the program stays on its GPUs.
-_LEAVE_SOMETHING: Final = (Rung.TRIM, Rung.STORAGE)
+from .tree import KeptTree
 
 
 class Rest(Enum):
@@ -58,27 +63,6 @@ class NobodyWaits(GpuShareError):
     """Whoever wanted the program to wake has gone."""
 
 
-class Program(Protocol):
-    """The program that is kept."""
-
-    @property
-    def restarts(self) -> bool:
-        """Whether its owner allows that it is ended and started again."""
-
-    @property
-    def is_damaged(self) -> bool:
-        """Whether it woke as something else than it was, so that it must be started anew."""
-
-    def start(self) -> None:
-        """Start it with the GPUs of the lease, and return when it is ready.
-
-        Raises :class:`GpuShareError`, ``OSError``.
-        """
-
-    def stop(self) -> None:
-        """End it, and return when all of its processes have ended."""
-
-
 class Keeper:
     """Parks a program, and wakes it. From any thread.
 
@@ -91,7 +75,7 @@ class Keeper:
         holding: Holding,
         request: Mapping[str, Any],
         ladder: Ladder,
-        program: Program,
+        program: KeptTree,
         *,
         on_rest: Callable[[Rest], None] = lambda rest: None,
         say: Callable[[str], None],
@@ -105,7 +89,8 @@ class Keeper:
         self._lock = threading.Condition()
         self._wakes = threading.Lock()  # one thread wakes it, the others wait for that
         self._worker = Worker()
-        self._under_way = 0
+        #: What has begun, and has not ended.
+        self.under_way = 0
         self._given = Given(Rung.RELEASE)  # what was done last
         self._had: tuple[str, ...] = ()  # UUIDs of the GPUs that its memory came from
         self._is_granted = False  # it has its GPUs again, and its memory is not back
@@ -139,25 +124,18 @@ class Keeper:
         with self._lock:
             if self.rest is not Rest.AWAKE:
                 return False
-            self._under_way += 1
+            self.under_way += 1
             return True
 
     def ends(self) -> None:
         """It has ended."""
         with self._lock:
-            self._under_way -= 1
+            self.under_way -= 1
 
     def set_busy(self, busy: bool) -> None:
         """Tell the node manager whether the program works. Never waits."""
         if (lease := self._holding.lease) is not None:
             self._holding.session.set_activity(lease, busy)
-
-    def tell(self, **serving: Any) -> None:
-        """What the node manager shows of a server (`serving`), and forgets when it is restarted, so
-        that it is told now and then. Never waits.
-        """
-        if (lease := self._holding.lease) is not None:
-            self._holding.session.tell(Method.SERVING, lease=lease, **serving)
 
     def wake(
         self,
@@ -268,7 +246,7 @@ class Keeper:
         """The node manager wants the program's memory; on the session's thread."""
         with self._lock:
             asleep = self.rest is Rest.ASLEEP
-            deeper = asleep and self._given.rung in _LEAVE_SOMETHING
+            deeper = asleep and self._given.rung in LEAVE_SOMETHING
             why = self._why_not()
             if why is None and (deeper or not asleep):
                 self._move(Rest.GOING)
@@ -284,8 +262,8 @@ class Keeper:
                 self._keeps(recall, f"The thread that parks could not be started ({error}).")
 
     def _why_not(self) -> str | None:
-        if self._under_way:
-            return f"{self._under_way} requests are under way."
+        if self.under_way:
+            return f"{self.under_way} requests are under way."
         return None if self.rest in (Rest.AWAKE, Rest.ASLEEP) else f"It is {self.rest.value}."
 
     def lost(self, message: str) -> None:
@@ -305,7 +283,7 @@ class Keeper:
 
     def _give(self, recall: Recall) -> None:
         """Park the program, on a thread of its own."""
-        after = Rest.ASLEEP if self._given.rung in _LEAVE_SOMETHING else Rest.AWAKE
+        after = Rest.ASLEEP if self._given.rung in LEAVE_SOMETHING else Rest.AWAKE
         grant = self._holding.grant
         if after is Rest.AWAKE and grant is not None:
             self._had = tuple(gpu.uuid for gpu in grant.gpus)

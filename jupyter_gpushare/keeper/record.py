@@ -1,8 +1,8 @@
 """What a keeper notes of its program, so that a successor finds it where the keeper was killed.
 
 One file for each name, in the folder of its owner that nobody else can open, since the secret of
-the lease is in it. It is written when the program starts and when it has GPUs again, and goes when
-the program has ended. The file is locked as long as the keeper lives.
+the lease is in it. It is written when the program starts, and when its memory goes and comes, and
+goes itself when the program has ended. The file is locked as long as the keeper lives.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from ..client.errors import GpuShareError
 from ..protocol.checkpoint import Target
-from ..protocol.privateplace import lock_file, private_file
-from ..protocol.processes import start_time
+from ..protocol.privateplace import lock_file, private_file, replace_private
+from ..protocol.processes import is_same
 
 
 @dataclass(frozen=True, slots=True)
 class Noted:
     """``place`` is the socket of the helper that started the ``root``; ``grant`` as it was told.
 
-    ``more`` is what the keeper of this kind of program needs beside.
+    ``checkpointed``: the driver has its memory, or was about to take it. ``more`` is what the
+    keeper of this kind of program needs beside.
     """
 
     place: str
@@ -33,12 +34,8 @@ class Noted:
     root: Target
     grant: Mapping[str, Any]
     secret: str
+    checkpointed: bool = False
     more: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def lives(self) -> bool:
-        """Whether the program runs."""
-        return start_time(self.root.pid) == self.root.start_time
 
 
 class Record:
@@ -53,17 +50,10 @@ class Record:
         self._lock = lock
         self._writes = threading.Lock()
 
-    def read(self) -> Noted | None:
-        """The program of a keeper that was killed, if it runs."""
-        return _read(self._path)
-
     def write(self, noted: Noted) -> None:
         """Whole, or not at all. From any thread."""
-        new = f"{self._path}.new"
         with self._writes:
-            with open(new, "w", encoding="utf-8", opener=_private) as file:
-                json.dump(asdict(noted), file)
-            os.replace(new, self._path)
+            replace_private(self._path, json.dumps(asdict(noted)).encode(), lasting=False)
 
     def close(self) -> None:
         """The program has ended."""
@@ -71,16 +61,16 @@ class Record:
             os.unlink(self._path)
         os.close(self._lock)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def noted(environ: Mapping[str, str], name: str) -> Noted | None:
-    """The program that a keeper has noted, if it runs; for who is no keeper."""
-    return _read(_place(environ, name))
+    """The program of a keeper, if it runs."""
+    try:
+        with open(_place(environ, name), encoding="utf-8") as file:
+            told = json.load(file)
+        found = Noted(**{**told, "root": Target(**told["root"])})
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return None
+    return found if is_same(found.root.pid, found.root.start_time) else None
 
 
 def forget(environ: Mapping[str, str], name: str) -> None:
@@ -92,17 +82,3 @@ def forget(environ: Mapping[str, str], name: str) -> None:
 
 def _place(environ: Mapping[str, str], name: str) -> str:
     return private_file(environ, f"keeper-{name}.json")
-
-
-def _read(path: str) -> Noted | None:
-    try:
-        with open(path, encoding="utf-8") as file:
-            told = json.load(file)
-        noted = Noted(**{**told, "root": Target(**told["root"])})
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
-        return None
-    return noted if noted.lives else None
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

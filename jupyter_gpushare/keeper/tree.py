@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any, Final
+from typing import IO, Final
 
 from ..client.errors import GpuShareError
 from ..client.memory import safety
@@ -24,7 +24,7 @@ from ..client.memory.driver import (
 from ..protocol import names
 from ..protocol.checkpoint import Cause, Result, SeenGpu, State, Target
 from ..protocol.privateplace import UnsafePlace, private_file
-from ..protocol.processes import session_of, start_time, stat_of, tree_of
+from ..protocol.processes import is_same, session_of, start_time, stat_of, tree_of
 from .holding import Holding
 from .record import Noted
 
@@ -70,7 +70,8 @@ class KeptTree:
         self._listens = listens
         self._allowed = allowed
         self._driver: DriverCheckpoint | None = None
-        self._place = ""
+        #: The helper that started it: its socket, its pid.
+        self.place, self.helper = "", 0
         #: Whether its owner allows that it is ended and started again.
         self.restarts = restarts
         #: Whether it woke as something else than it was.
@@ -78,7 +79,7 @@ class KeptTree:
         #: It runs, or has ended; ``None``: it was never started, or ended by `stop`.
         self.started: StartedTree | None = None
 
-    def start(self) -> None:
+    def start(self) -> StartedTree:
         """Start it with the GPUs of the lease, which it joins, and return when it is ready.
 
         Without a lease it joins the first one that is granted. Raises :class:`GpuShareError`, and
@@ -90,19 +91,20 @@ class KeptTree:
         self._clear()
         try:
             name = f"keeper-{os.getpid()}-{next(_starts)}.sock"
-            self._place = private_file(environ, name)
+            self.place = private_file(environ, name)
             self.started = started = start_tree(
                 self._command,
                 environ,
-                self._place,
+                self.place,
                 stdin=self._stdin,
                 new_session=self._new_session,
             )
         except UnsafePlace as error:
             raise GpuShareError(str(error)) from error
-        self.is_damaged = False
+        assert started.helper is not None
+        self.is_damaged, self.helper = False, started.helper.pid
         root = started.root.pid
-        self._driver = DriverCheckpoint(pid=root, place=self._place, tree=True, environ=environ)
+        self._driver = DriverCheckpoint(pid=root, place=self.place, tree=True, environ=environ)
         if not self._holding.joined_by(root) and is_held:
             self.stop()
             raise GpuShareError("The lease ended before the program was started.")
@@ -111,39 +113,34 @@ class KeptTree:
         except GpuShareError:
             self.stop()
             raise
+        return started
 
     def succeed(self, noted: Noted) -> State | None:
         """Keep the program of a keeper that was killed; what the driver says of it."""
-        self._place = noted.place
-        helper = _Found(noted.root.pid, noted.helper)
-        self.started = StartedTree(helper, noted.root)
+        self.place, self.helper = noted.place, noted.helper
+        self.started = StartedTree(None, noted.root)
         self._driver = driver = DriverCheckpoint(
-            pid=noted.root.pid, place=noted.place, tree=True, environ=self._environ()
+            pid=noted.root.pid, place=noted.place, tree=True, environ=self._holding.environ
         )
         return driver.state()
-
-    def noted(self, **more: Any) -> Noted:
-        """What a successor needs to know."""
-        assert self.started is not None
-        started, holding = self.started, self._holding
-        return Noted(
-            self._place, started.helper.pid, started.root, holding.told, holding.secret, more
-        )
 
     @property
     def has_ended(self) -> bool:
         """Whether it was started and has ended. A helper that was killed leaves it running, and one
         whose program was killed while it was parked may stay.
         """
-        return self.started is not None and not _lives(self.started)
+        return self.started is not None and not is_same(
+            self.started.root.pid, self.started.root.start_time
+        )
 
     def exit_code(self) -> int | None:
-        """Of one that has ended, if its helper tells it in time."""
-        if self.started is None or _lives(self.started):
+        """Of one that has ended by itself; 1 where nobody tells us."""
+        if self.started is None or not self.has_ended:
             return None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self.started.helper.wait(REST)
-        return None
+        if self.started.helper is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self.started.helper.wait(REST)
+        return 1
 
     def stop(self) -> None:
         """End it, and return when all of its processes have ended.
@@ -155,11 +152,11 @@ class KeptTree:
         if started is None:
             return
         root, numbers = started.root, [signal.SIGTERM, signal.SIGKILL]
-        left = _Left(root, started.helper.pid, whole_session=self._new_session)
+        left = _Left(root, self.helper, whole_session=self._new_session)
         left.find()  # orphans are not below the root any more
         started.signal(signal.SIGTERM)
         until = time.monotonic() + GRACE
-        while _lives(started):
+        while is_same(root.pid, root.start_time):
             if time.monotonic() > until:
                 del numbers[0]
                 break
@@ -169,16 +166,17 @@ class KeptTree:
             left.signal(number)
             left.wait(REST)
         left.close()
-        try:
-            started.helper.wait(REST)
-        except subprocess.TimeoutExpired:  # it is our child, and has nothing to do any more
-            os.kill(started.helper.pid, signal.SIGKILL)
-            started.helper.wait()
+        if (helper := started.helper) is not None:
+            try:
+                helper.wait(REST)
+            except subprocess.TimeoutExpired:  # it has nothing to do any more
+                helper.kill()
+                helper.wait()
         self._clear()
 
     def _clear(self) -> None:
         """Remove what one that has ended leaves: no program can listen where a socket lies."""
-        for path in (self._listens, self._place and f"{self._place}.lock"):
+        for path in (self._listens, self.place and f"{self.place}.lock"):
             if path:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
@@ -218,39 +216,8 @@ class KeptTree:
         return next(found, None)
 
 
-def _lives(started: StartedTree) -> bool:
-    root = started.root
-    is_there = start_time(root.pid) == root.start_time
-    return is_there and stat_of(root.pid)[:1] not in ([], [b"Z"], [b"X"])
-
-
-def _has_ended(watch: int, seconds: float | None) -> bool:
-    """Whether a process ends within so many seconds."""
-    poll = select.poll()  # not select: it cannot take a descriptor over 1023
-    poll.register(watch, select.POLLIN)
-    return bool(poll.poll(None if seconds is None else seconds * 1000))
-
-
 def _parent(pid: int) -> int | None:
     return next((int(parent) for parent in stat_of(pid)[1:2]), None)
-
-
-class _Found:
-    """The helper of a program that another keeper has started: not our child."""
-
-    def __init__(self, root: int, helper: int) -> None:
-        self.pid = helper
-        self._watch = os.pidfd_open(root)
-
-    def poll(self) -> int | None:
-        """0 once the program has ended, since only its parent learns its exit code."""
-        return 0 if _has_ended(self._watch, 0.0) else None
-
-    def wait(self, timeout: float | None = None) -> int:
-        """As `Popen.wait`."""
-        if not _has_ended(self._watch, timeout):
-            raise subprocess.TimeoutExpired("the program", timeout or 0.0)
-        return 0
 
 
 class _Left:
@@ -290,7 +257,9 @@ class _Left:
         """Wait until they have ended."""
         until = time.monotonic() + seconds
         for watch in self._watches.values():
-            _has_ended(watch, max(0.0, until - time.monotonic()))
+            poll = select.poll()  # not select: it cannot take a descriptor over 1023
+            poll.register(watch, select.POLLIN)
+            poll.poll(max(0.0, until - time.monotonic()) * 1000)
 
     def close(self) -> None:
         """Forget them."""

@@ -23,7 +23,6 @@ import math
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from types import FrameType
@@ -33,17 +32,14 @@ from ..client.errors import GpuShareError, NotGranted
 from ..client.session.origin import origin
 from ..client.session.task import SESSION_NAME, describe_kernel
 from ..client.words.classes import class_of
-from ..client.words.recalls import MEMORY, read_recall
 from ..client.words.settings import Fallback, Naming, Settings, read_settings
 from ..keeper.holding import Holding
-from ..keeper.keeper import Keeper, NobodyWaits, Rest
-from ..keeper.program import ladder_of
-from ..keeper.record import Noted, Record
-from ..keeper.tree import KeptTree
+from ..keeper.keeper import NobodyWaits, Rest
+from ..keeper.kept import Kept
+from ..keeper.record import Noted, Record, noted
 from ..protocol import names
 from ..protocol.address import find_socket
-from ..protocol.checkpoint import State
-from ..protocol.messages import Method, Notification
+from ..protocol.messages import Method
 from .cells import Cells, name_of
 
 #: Seconds between two looks at the kernel, where it says nothing.
@@ -97,7 +93,7 @@ class _Signals:
             raise NotGranted("You interrupted the kernel while it waited for a GPU.")
 
 
-class KeptKernel:
+class KeptKernel(Kept):
     """One kernel and its lease."""
 
     def __init__(
@@ -106,12 +102,11 @@ class KeptKernel:
         command: Sequence[str],
         environ: Mapping[str, str],
         settings: Settings,
-        record: Record,
         signals: _Signals,
     ) -> None:
         """Raises :class:`GpuShareError`."""
         ask = settings.ask
-        self._request = {
+        request = {
             "task": describe_kernel(file, environ, environ.get(SESSION_NAME)),
             "gpus": 1 if ask.gpus is None else ask.gpus,
             **ask.sizes,
@@ -120,117 +115,100 @@ class KeptKernel:
             "reserve": ask.reserve,
             "keeper": True,
         }
-        self._file, self._environ, self._settings = file, environ, settings
-        self._record, self._signals = record, signals
+        self._settings, self._signals = settings, signals
         self._cells = Cells(file)
         self._visible = ""  # the GPUs of a kernel that has no lease yet
         self._counts = False  # the keeper counts the kernel's work
         self._is_stopped = False
         self._told_end, self._interrupted_at = 0, -math.inf
         self._again_at = 0.0
-        self._waking: threading.Thread | None = None
-        self._holding = Holding(
+        holding = Holding(
             environ,
-            on_lost=lambda _lease, message, _released: self._keeper.lost(message),
-            on_notice=self._noticed,
+            on_lost=self.lost,
+            on_notice=self.noticed,
             heed=signals.heed,
             by_index=settings.visible_devices is Naming.INDICES,
         )
-        self._tree = KeptTree(self._holding, command, self._environ_of_kernel)
-        self._ladder = ladder_of(self._tree, environ, say)
-        self._keeper = Keeper(
-            self._holding, self._request, self._ladder, self._tree, on_rest=self._note, say=say
-        )
+        record = Record(environ, name_of(file))
+        self._noted = noted(environ, name_of(file))
+        super().__init__(holding, request, command, say, record=record)
 
     def start(self, *, at_first_cell: bool) -> None:
         """Ask, wait, start the kernel; or keep the one of a keeper that was killed.
 
         Raises :class:`GpuShareError`, ``OSError``; `_Ends`.
         """
-        if (noted := self._record.read()) is not None:
-            self._succeed(noted)
+        if self._noted is not None:
+            self._succeeds(self._noted)
             return
         self._visible = self._all_gpus() if at_first_cell else ""
         if self._visible:
-            self._keeper.succeeds(holds=False, checkpointed=False)
+            self.keeper.succeeds(holds=False, checkpointed=False)
         else:
-            self._holding.ask(self._request, self._settings.wait_timeout)
-        self._tree.start()
-        self._note(self._keeper.rest)
+            self.holding.ask(self.request, self._settings.wait_timeout)
+        self.tree.start()
 
     def hold(self) -> int:
         """Keep it until it has ended; its exit code."""
-        started = self._tree.started
+        started = self.tree.started
         assert started is not None
-        while (code := started.helper.poll()) is None:
+        while (code := self.tree.exit_code()) is None:
             self._cells.hear(EVERY)
             if (number := self._signals.ends) != self._told_end:
                 self._told_end = number
                 self._stop(False)
                 if self._signals.server_gone:
-                    self._tree.stop()  # nobody is there who would kill one that goes on
+                    self.tree.stop()  # nobody is there who would kill one that goes on
+                    return 128 + number
                 started.signal(number)
             if self._signals.interrupted:
                 self._interrupt(started.root.pid)
             self._look()
-        self._keeper.ended()
+        self.keeper.ended()
         return code
 
     def close(self) -> None:
-        """Give the lease back, unless others go on with it."""
-        self._holding.close()
+        """It has ended."""
+        super().close()
         self._cells.close()
 
     # -- inside -----------------------------------------------------------------------
 
-    def _succeed(self, noted: Noted) -> None:
-        state = self._tree.succeed(noted)
+    def _succeeds(self, noted: Noted) -> None:
         try:
-            holds = self._holding.succeed(noted.grant, noted.secret, noted.root.pid)
+            self.succeed(noted)
         except GpuShareError as error:
             say(f"{error} The kernel is ended.")
-            self._tree.stop()
             raise _Ends from error
-        self._keeper.succeeds(holds=holds, checkpointed=state is State.CHECKPOINTED)
         self._is_stopped = True  # for all that we know
         self._stop(False)
         self._cells.ask()
 
     def _all_gpus(self) -> str:
         """All GPUs of the host, if the kernel asks for all; CUDA is told them at its start."""
-        there = [str(gpu["uuid"]) for gpu in self._holding.session.call(Method.STATUS)["gpus"]]
-        if len(there) == self._request["gpus"]:
+        there = [str(gpu["uuid"]) for gpu in self.holding.session.call(Method.STATUS)["gpus"]]
+        if len(there) == self.request["gpus"]:
             return ",".join(there)
         say("This host has more GPUs than the kernel asks for: it starts when it has its own.")
         return ""
 
-    def _environ_of_kernel(self) -> Mapping[str, str]:
-        if self._holding.grant is not None:
-            return self._holding.environ_of_program()
+    def environ(self) -> Mapping[str, str]:
+        if self.holding.grant is not None:
+            return self.holding.environ_of_program()
         visible = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": self._visible}
-        return {**self._environ, **visible}
-
-    def _noticed(self, message: Notification) -> None:
-        recall = read_recall(message)
-        if recall is not None and recall.lease == self._holding.lease and recall.give in MEMORY:
-            self._keeper.asked(recall)
-
-    def _note(self, rest: Rest) -> None:
-        held = self._holding.grant is not None and self._tree.started is not None
-        if rest is Rest.AWAKE and held:
-            self._record.write(self._tree.noted())
+        return {**self.holding.environ, **visible}
 
     def _look(self) -> None:
         """Wake it where it works and has no GPU. Never waits."""
         busy, now = self._cells.busy, time.monotonic()
-        self._keeper.set_busy(busy)
+        self.keeper.set_busy(busy)
         if busy and not self._counts:
-            self._counts = self._keeper.begins()
+            self._counts = self.keeper.begins()
         elif not busy and self._counts:
-            self._keeper.ends()
+            self.keeper.ends()
             self._counts = False
-        lacks = busy and not self._counts and self._keeper.rest in (Rest.ASLEEP, Rest.WAKING)
-        asleep, stands = self._keeper.rest is Rest.ASLEEP, self._ladder.holds
+        lacks = busy and not self._counts and self.keeper.rest in (Rest.ASLEEP, Rest.WAKING)
+        asleep, stands = self.keeper.rest is Rest.ASLEEP, self.ladder.holds
         interrupted = self._interrupted_at
         ends_cell = self._cells.since <= interrupted and now < interrupted + GRACE
         runs_free = not stands and (asleep or self._is_stopped)
@@ -238,18 +216,16 @@ class KeptKernel:
         waits = lacks and asleep and now > self._again_at
         if waits and not ends_cell and (not stands or now - self._cells.since > STANDS_AFTER):
             self._again_at = now + EVERY
-            if self._waking is None or not self._waking.is_alive():
-                self._waking = threading.Thread(target=self._wake, daemon=True)
-                self._waking.start()
+            self.wakes(self._wake)
 
     def _wake(self) -> None:
         try:
-            self._keeper.wake(cancelled=lambda: not self._cells.busy)
+            self.keeper.wake(cancelled=lambda: not self._cells.busy)
         except NobodyWaits:
             pass  # it was interrupted, or did not need its GPU
         except GpuShareError as error:
             self._again_at = time.monotonic() + AGAIN
-            if self._keeper.rest is not Rest.ENDED:
+            if self.keeper.rest is not Rest.ENDED:
                 say(f"{error} The kernel waits.")
 
     def _interrupt(self, root: int) -> None:
@@ -259,7 +235,7 @@ class KeptKernel:
             time.sleep(BEGINS)
         self._interrupted_at = time.monotonic()
         # As Jupyter does: the kernel and its children, but for those with groups of their own.
-        for pid in self._tree.processes():
+        for pid in self.tree.processes():
             with contextlib.suppress(OSError):  # as below
                 if os.getpgid(pid) == os.getpgid(root):
                     os.kill(pid, signal.SIGINT)
@@ -267,7 +243,7 @@ class KeptKernel:
     def _stop(self, stop: bool) -> None:
         if stop != self._is_stopped:
             self._is_stopped = stop
-            for pid in self._tree.processes():
+            for pid in self.tree.processes():
                 with contextlib.suppress(OSError):  # it ended just now
                     os.kill(pid, signal.SIGSTOP if stop else signal.SIGCONT)
 
@@ -302,12 +278,7 @@ def main(words: Sequence[str]) -> int:
         return _become(command, {**environ, "CUDA_VISIBLE_DEVICES": ""})
     signals = _Signals(environ)
     try:
-        with (
-            Record(environ, name_of(file)) as record,
-            contextlib.closing(
-                KeptKernel(file, command, environ, settings, record, signals)
-            ) as kernel,
-        ):
+        with contextlib.closing(KeptKernel(file, command, environ, settings, signals)) as kernel:
             kernel.start(at_first_cell=wishes["lease"] == "first-cell")
             return kernel.hold()
     except _Ends:

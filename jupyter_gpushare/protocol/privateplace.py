@@ -122,10 +122,10 @@ def lock_within(path: str | os.PathLike[str], seconds: float) -> int | None:
     return lock
 
 
-def replace_private(path: str | os.PathLike[str], text: bytes) -> None:
+def replace_private(path: str | os.PathLike[str], text: bytes, *, lasting: bool = True) -> None:
     """Replace a file as a whole, or not at all; only its owner may read it.
 
-    Raises :class:`OSError`.
+    Unless it is ``lasting``, nobody needs it after the host has gone down. Raises :class:`OSError`.
     """
     new = f"{os.fspath(path)}.new"
     with contextlib.suppress(FileNotFoundError):
@@ -133,6 +133,7 @@ def replace_private(path: str | os.PathLike[str], text: bytes) -> None:
     file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(file, "wb") as writing:
         writing.write(text)
-        writing.flush()
-        os.fsync(file)
+        if lasting:
+            writing.flush()
+            os.fsync(file)
     os.replace(new, path)

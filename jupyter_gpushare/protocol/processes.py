@@ -25,6 +25,11 @@ def start_time(pid: int) -> int | None:
     return None if len(fields) < 20 or fields[0] in (b"Z", b"X") else int(fields[19])
 
 
+def is_same(pid: int, started: int) -> bool:
+    """Whether the process that started at that time lives."""
+    return start_time(pid) == started
+
+
 def stat_of(pid: int | str, proc: str = "/proc") -> list[bytes]:
     """What the kernel says of ``pid`` behind its command's name; empty if it is gone.
 

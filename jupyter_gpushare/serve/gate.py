@@ -143,7 +143,9 @@ class Gate:
     def fails(self, message: str, now: float) -> tuple[list[Ticket], Refused]:
         """It could not be woken: all that waited, and what they are told."""
         self._since = None
-        return [self.first() for _ in range(len(self))], self._refused(Why.FAILED, message, now)
+        return [self.first() for _ in range(len(self))], self._refused(
+            Why.FAILED, _to_its_owner(message), now
+        )
 
     def late(self, now: float) -> Refused:
         """What one is told that waited for too long."""
@@ -156,9 +158,14 @@ class Gate:
         if self._since is not None:
             words.append(f"It has been called for {format_duration(now - self._since)}.")
             if self.queued:
-                words.append(self.queued)
+                words.append(_to_its_owner(self.queued))
             if self.took is not None:
                 words.append(f"The last time it took {format_duration(self.took)}.")
                 left = self.took - (now - self._since)
         seconds = LATER if left is None or left <= 0 else min(MOST, math.ceil(left))
         return Refused(why, " ".join(words), max(1, seconds))
+
+
+def _to_its_owner(said: str) -> str:
+    """What is said to the server's owner is not about the caller."""
+    return f"Its owner is told: “{said}”"

@@ -57,8 +57,6 @@ HOP: Final = frozenset(
 _HANDSHAKE: Final = "sec-websocket-"
 #: Bytes that are read at a time of a body that waits.
 _CHUNK: Final = 64 * 1024
-#: Seconds between two messages about it to the node manager.
-_TELLS: Final = 0.5
 _RESET: Final = struct.pack("ii", 1, 0)  # what SO_LINGER wants for a connection that is reset
 _GONE, _BROKEN = 1001, 1014  # codes of WebSockets: going away, bad gateway
 _MESSAGE: Final = 64 * 2**20  # bytes of one message of a WebSocket, which is held whole
@@ -111,16 +109,14 @@ class Proxy:
         token: Token | None,
         *,
         idle: float = 30.0,
-        tell: Callable[[], None] = lambda: None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """``tell`` is called when there is news of the server for the node manager."""
         #: What callers may ask for, and what tells its health: that the proxy answers itself, so
         #: that a probe neither wakes it nor keeps it awake.
         self.adapter = adapter
         self.gate, self._control = gate, control
         self._keeper, self._token, self._idle = keeper, token, idle
-        self._tells, self._say = tell, say
+        self._say = say
         self._loop = asyncio.get_running_loop()
         # A connection that is used again may be closed by the server just then.
         connector: BaseConnector = (
@@ -140,9 +136,7 @@ class Proxy:
         self._ended = ""
         self._waking: asyncio.Task[None] | None = None
         self._resting: asyncio.TimerHandle | None = None
-        self._telling: asyncio.TimerHandle | None = None
         self._strangers: dict[Any, asyncio.Transport] = {}
-        self.under_way = 0
         #: How requests ended: answered, lost, refused, gone.
         self.counts: Counter[str] = Counter()
 
@@ -180,9 +174,8 @@ class Proxy:
         self._open, self._ended = False, self._ended or why
         for ticket in self.gate.fails(why, self._loop.time())[0]:
             ticket.begun.set_exception(lost(self._ended))
-        for timer in (self._resting, self._telling):
-            if timer is not None:
-                timer.cancel()
+        if self._resting is not None:
+            self._resting.cancel()
 
     def starts(self, start: Callable[[], object]) -> asyncio.Task[None]:
         """Have the server started on a thread; who comes meanwhile is let in when it is.
@@ -352,18 +345,14 @@ class Proxy:
         return True
 
     def _began(self) -> None:
-        self.under_way += 1
         self._keeper.set_busy(True)
         if self._resting is not None:
             self._resting.cancel()
-        self._tell()
 
     def _ends(self) -> None:
         self._keeper.ends()
-        self.under_way -= 1
-        if not self.under_way and not self._ended:
+        if not self._keeper.under_way and not self._ended:
             self._resting = self._loop.call_later(self._idle, self._keeper.set_busy, False)
-        self._tell()
 
     async def _wait(self, body: Body) -> None:
         """Wait until the server is awake and this request has begun.
@@ -376,7 +365,6 @@ class Proxy:
         begun = ticket.begun = self._loop.create_future()
         if self._waking is None:
             self._waking = self._loop.create_task(self._wake())
-        self._tell()
         reading = self._loop.create_task(body.hold(self.gate, ticket))
         try:
             async with asyncio.timeout_at(ticket.until):
@@ -412,7 +400,6 @@ class Proxy:
                 raise
         finally:
             self._waking = None
-            self._tell()
 
     async def _call(self) -> bool:
         """Whether it is awake; else nobody waits any more. Raises :class:`GpuShareError`."""
@@ -446,14 +433,6 @@ class Proxy:
 
     def _queued(self, said: Mapping[str, Any]) -> None:
         self.gate.queued = str(said.get("message", ""))  # from another thread: one word of it
-
-    def _tell(self) -> None:
-        if self._telling is None and not self._ended:
-            self._telling = self._loop.call_later(_TELLS, self._tell_now)
-
-    def _tell_now(self) -> None:
-        self._telling = None
-        self._tells()
 
 
 class Body:

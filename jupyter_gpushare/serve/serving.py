@@ -11,31 +11,26 @@ import contextlib
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from ..client.errors import GpuShareError
-from ..client.memory.bystanders import Bystanders
-from ..client.memory.ladder import CONTEXT, Framework, Ladder
-from ..client.memory.oneatatime import one_at_a_time
+from ..client.memory.ladder import Framework
 from ..client.session.session import Link
-from ..client.words.recalls import MEMORY, read_recall
 from ..console.verb import COMMAND
 from ..keeper.holding import Holding
-from ..keeper.keeper import Keeper, Rest
-from ..keeper.record import Noted, Record
-from ..keeper.tree import KeptTree
-from ..protocol import hostmemory
-from ..protocol.checkpoint import State
-from ..protocol.messages import NAME, Notification
+from ..keeper.keeper import Rest
+from ..keeper.kept import Kept
+from ..keeper.record import Noted, Record, noted
+from ..protocol.messages import NAME, Method
 from ..protocol.privateplace import private_file
 from ..protocol.said import plain
 from . import adapters
-from .adapters.base import Adapter, models
+from .adapters.base import Adapter
 from .gate import Bounds, Gate
 from .proxy import Proxy
-from .sleeping import OwnSleep
+from .sleeping import OwnSleep, models
 from .token import Token
 from .upstream import (
     NONSENSE,
@@ -50,13 +45,10 @@ from .upstream import (
     wait_until_ready,
 )
 
-#: Seconds between two looks at the server and at the link to the node manager.
-_LOOK: Final = 0.2
+#: Seconds between two looks at the server, and whether there is news of it.
+_LOOK: Final = 0.3
 #: Seconds after which it is told again how the server stands.
 _TELLS: Final = 30.0
-#: The ways to free its memory, as its owner names them.
-SLEEP, DRIVER, RESTART = "sleep", "driver", "restart"
-RUNGS: Final = (SLEEP, DRIVER, RESTART)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +58,12 @@ class Wanted:
     command: Sequence[str]
     #: What is asked of the node manager.
     request: Mapping[str, Any]
+    #: The ways to free its memory: sleep, driver, restart.
+    rungs: Sequence[str]
     host: str = "127.0.0.1"
     port: int = 8000
     idle: float = 30.0
     bounds: Bounds = field(default_factory=Bounds)
-    rungs: Sequence[str] = RUNGS
     adapter: str | None = None
     ready: str | None = None
     ready_within: float = 600.0
@@ -82,84 +75,66 @@ class Stopped(GpuShareError):
     """Its owner has ended it."""
 
 
-class Serving:
+class Serving(Kept):
     """One server. `run` is all of its life."""
 
     def __init__(
         self, wanted: Wanted, environ: Mapping[str, str], folder: Path, say: Callable[[str], None]
     ) -> None:
         """``folder``: where the token is. Raises :class:`GpuShareError`."""
-        self._wanted, self._environ, self._say = wanted, environ, say
-        self._adapter = adapters.named(wanted.adapter or adapters.by_command(wanted.command))
-        self._adapter.ready = wanted.ready or self._adapter.ready
-        lacks = self._adapter.lacks(wanted.command) if SLEEP in wanted.rungs else ""
+        self._wanted = wanted
+        kept = f"serve-{wanted.port}"
+        record = Record(environ, kept, f"the server at port {wanted.port}")
+        self._noted = noted(environ, kept)
+        name = self._noted.more["adapter"] if self._noted else wanted.adapter
+        adapter = adapters.named(name) if name else adapters.by_command(wanted.command)
+        can_sleep = "sleep" in wanted.rungs
+        lacks = adapter.lacks(wanted.command) if can_sleep else ""
         if lacks and wanted.adapter is not None:
             raise GpuShareError(lacks)
-        self._token = Token.at(folder / f"{wanted.port}.token") if wanted.token else None
-        self._record = Record(environ, f"serve-{wanted.port}", f"the server at port {wanted.port}")
-        self._noted = self._record.read()
-        self._control = self._place()
         if lacks:
             say(f"{lacks} It is put to sleep by other means.")
+        self._can_sleep = can_sleep and not lacks
+        self._token = Token.at(folder / f"{wanted.port}.token") if wanted.token else None
+        self._control = self._place(environ)
         self._own: OwnSleep | None = None
-        self._can_sleep = SLEEP in wanted.rungs and not lacks
-        self._used, self._model, self._sleeps, self._was_awake = 0, "", 0, True
+        self._model, self._sleeps, self._was_awake = "", 0, True
         self._stops, self._is_up, self._ended = False, False, asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._holding = Holding(
-            environ, on_lost=self._lost, on_notice=self._noticed, heed=self._heed
-        )
-        self._tree = KeptTree(
-            self._holding,
+        super().__init__(
+            Holding(environ, on_lost=self.lost, on_notice=self.noticed, heed=self._heed),
+            wanted.request,
             filled(wanted.command, self._control),
-            self._server_environ,
-            restarts=RESTART in wanted.rungs,
-            allowed=DRIVER in wanted.rungs,
-            ready=self._until_ready,
-            parks=lambda: self._note(checkpointed=True),
+            say,
+            record=record,
+            frameworks=self._frameworks if self._can_sleep else None,
+            restarts="restart" in wanted.rungs,
+            allowed="driver" in wanted.rungs,
             stdin=subprocess.DEVNULL,
             new_session=True,
             listens=self._control.socket,
         )
-        self._ladder = Ladder(
-            self._frameworks if self._can_sleep else None,
-            self._tree,
-            say,
-            self._tree.objection,
-            bystanders=Bystanders,  # its code may run: it waits in its next CUDA call
-            room=lambda: hostmemory.room(hostmemory.look()),
-            alone=lambda: one_at_a_time(environ),
-        )
-        self.keeper = Keeper(
-            self._holding, wanted.request, self._ladder, self._tree, on_rest=self._rests, say=say
-        )
+        gate = Gate(wanted.bounds)
         self.proxy = Proxy(
-            self.keeper,
-            self._control,
-            self._adapter,
-            Gate(wanted.bounds),
-            self._token,
-            idle=wanted.idle,
-            tell=self.tell,
-            say=say,
+            self.keeper, self._control, adapter, gate, self._token, idle=wanted.idle, say=say
         )
+        self._use(replace(adapter, ready=wanted.ready or adapter.ready))
 
     # -- where it is -------------------------------------------------------------------
 
-    def _place(self) -> Control:
+    def _place(self, environ: Mapping[str, str]) -> Control:
         key = key_in(self._wanted.command)
         if self._noted is not None:
             return Control(self._noted.more["port"], self._noted.more["socket"], key)
         socket = ""
         if any(SOCKET in word for word in self._wanted.command):
-            socket = private_file(self._environ, f"server-{self._wanted.port}.sock")
+            socket = private_file(environ, f"server-{self._wanted.port}.sock")
         return Control(free_port(), socket, key)
 
-    def _server_environ(self) -> Mapping[str, str]:
-        port = self._control.port
-        holding = self._holding
-        leased = self._environ if holding.grant is None else holding.environ_of_program()
-        return {**leased, "PORT": str(port), **self._adapter.environ(port)}
+    def environ(self) -> Mapping[str, str]:
+        port, holding = self._control.port, self.holding
+        leased = holding.environ if holding.grant is None else holding.environ_of_program()
+        return {**leased, "PORT": str(port), **self.proxy.adapter.environ(port)}
 
     @property
     def address(self) -> str:
@@ -180,7 +155,7 @@ class Serving:
             looking = self._loop.create_task(self._look())
             try:
                 await self.proxy.starts(self._start)
-                self._say(self._words())
+                self.say(self._words())
                 await self._ended.wait()
             except Stopped:
                 pass
@@ -197,15 +172,11 @@ class Serving:
         self._ended.set()
 
     def _close(self) -> int:
-        code = 0
-        if self._tree.has_ended:
-            told = self._tree.exit_code()
-            code = 1 if told is None else told
-            self._say(f"The server has ended by itself, with exit code {code}.")
-        self._tree.stop()
-        self._record.close()
-        self._holding.close()
-        return code
+        if (code := self.tree.exit_code()) is not None:
+            self.say(f"The server has ended by itself, with exit code {code}.")
+        self.tree.stop()
+        self.close()
+        return code or 0
 
     def _heed(self) -> None:
         if self._stops:
@@ -214,62 +185,53 @@ class Serving:
     def _start(self) -> None:
         """Have GPUs and start the server, or go on with one that runs; on a thread."""
         if self._noted is None or not self._succeeds(self._noted):
-            self._holding.ask(self._wanted.request, None)
+            self.holding.ask(self.request, None)
             self._heed()
-            self._tree.start()
+            self.tree.start()
         elif self.keeper.rest is Rest.AWAKE:
-            self._until_ready()  # that keeper may have been killed before it was
+            self.until_ready()  # that keeper may have been killed before it was
         if self.keeper.rest is Rest.AWAKE:  # else it may not answer
-            if self._wanted.adapter is None and self._adapter.name == "generic":
-                self._use(adapters.by_answers(self._control))
+            if self._wanted.adapter is None and self.proxy.adapter.name == "generic":
+                found = adapters.by_answers(self._control)
+                self._use(replace(found, ready=self.proxy.adapter.ready))
             with contextlib.suppress(ControlFailed, *NONSENSE):
                 self._model = plain(next(iter(models(self._control)), ""), NAME).strip()
-        self._can_sleep = self._can_sleep and self._adapter.sleeps
-        self._note()
+        self.note()
         self._is_up = True
 
     def _succeeds(self, noted: Noted) -> bool:
         """Whether it goes on with the server of a keeper that was killed."""
         try:
-            holds = self._holding.succeed(noted.grant, noted.secret, noted.root.pid)
+            self.succeed(noted)
         except GpuShareError as error:
-            self._say(f"{error} The server that was left is started anew.")
-            self._tree.succeed(noted)
-            self._tree.stop()
+            self.say(f"{error} The server that was left is started anew.")
             return False
-        state = self._tree.succeed(noted)
-        self._use(adapters.named(noted.more["adapter"]))
-        self._model, self._adapter.slept = noted.more["model"], noted.more["slept"]
-        sleeping = self._frameworks() if noted.more["sleeps"] else []
-        if self._own is not None and sleeping:
-            self._own.is_parked, self._own.answer = True, noted.more["answer"]
-        self.keeper.succeeds(
-            holds=holds,
-            # The driver may say it to ancestors only, of which the last was killed.
-            checkpointed=noted.more["checkpointed"]
-            if state is None
-            else state is not State.RUNNING,
-            moved=[framework.parker for framework in sleeping if framework.parker is not None],
-        )
-        self._say("It goes on with the server that another one has left.")
+        self.say("It goes on with the server that another one has left.")
         return True
 
     def _use(self, adapter: Adapter) -> None:
-        adapter.ready = self._adapter.ready
-        self._adapter = self.proxy.adapter = adapter
+        self.proxy.adapter = adapter
+        if self._can_sleep and adapter.sleeps:
+            self._own = OwnSleep(
+                adapter,
+                self._control,
+                lambda: self.used,
+                lambda: setattr(self.tree, "is_damaged", True),
+                self.say,
+            )
 
-    def _until_ready(self) -> None:
+    def until_ready(self) -> None:
         """The server was started: wait until it is well. Raises :class:`GpuShareError`."""
-        self._note()  # from now on a successor finds it
-        named = any(PORT in word or SOCKET in word for word in self._wanted.command)
-        by_environ = bool(self._adapter.environ(self._control.port))
-        hint = "" if named or by_environ else f"It may not read PORT: write {PORT} in its command. "
+        self.note()  # from now on a successor finds it
+        adapter, command = self.proxy.adapter, self._wanted.command
+        named = adapter.variables or any(PORT in word or SOCKET in word for word in command)
+        hint = "" if named else f"It may not read PORT: write {PORT} in its command. "
         try:
             wait_until_ready(
                 self._control,
-                self._adapter.ready,
+                adapter.ready,
                 self._wanted.ready_within,
-                lambda: self._stops or self._tree.has_ended,
+                lambda: self._stops or self.tree.has_ended,
                 hint,
             )
         except GpuShareError:
@@ -277,95 +239,78 @@ class Serving:
             raise
 
     async def _look(self) -> None:
-        """See all the time whether the server has ended, and the node manager came back."""
-        link, told = Link.UP, self._loop.time()
+        """See all the time whether the server has ended, and tell the node manager what is new."""
+        link, told, at = Link.UP, dict[str, Any](), 0.0
         while True:
             await asyncio.sleep(_LOOK)
-            started = self._tree.started
+            started = self.tree.started
             rests = self.keeper.rest in (Rest.AWAKE, Rest.ASLEEP)  # else it is the keeper's affair
-            if self._tree.has_ended and rests and self._is_up and self._tree.started is started:
+            if self.tree.has_ended and rests and self._is_up and self.tree.started is started:
                 self.keeper.ended()
-            link, before = self._holding.session.link, link
+            link, before = self.holding.session.link, link
+            news, now = {"lease": self.holding.lease, **self._stands()}, self._loop.time()
             came_back = link is Link.UP and before is not Link.UP
-            if came_back or self._loop.time() > told + _TELLS:
-                told = self._loop.time()
-                self.tell()
+            if news["lease"] and (came_back or news != told or now > at + _TELLS):
+                told, at = news, now
+                self.holding.session.tell(Method.SERVING, **news)
 
     # -- its memory, on the keeper's and the session's threads -------------------------
 
     def _frameworks(self) -> list[Framework]:
         """What can put it to sleep by itself, if anything can."""
-        if self._own is None and self._can_sleep and self._adapter.sleeps:
-            self._own = OwnSleep(
-                self._adapter,
-                self._control,
-                lambda: self._used,
-                lambda: setattr(self._tree, "is_damaged", True),
-                self._say,
-            )
-        return [] if self._own is None else [Framework(self._adapter.name, self._own)]
+        return [] if self._own is None else [Framework(self._own.adapter.name, self._own)]
 
-    def _noticed(self, message: Notification) -> None:
-        recall = read_recall(message)
-        if recall is None or recall.lease != self._holding.lease or recall.give not in MEMORY:
-            return
-        self._used = sum(CONTEXT if need.used is None else need.used for need in recall.needs)
-        self.keeper.asked(recall)
-
-    def _lost(self, lease: str, message: str, _released: bool) -> None:
-        if lease == self._holding.lease:
-            self.keeper.lost(message)
-
-    def _rests(self, rest: Rest) -> None:
-        if rest is Rest.ASLEEP and self._was_awake:
-            self._sleeps += 1
-        self._was_awake = rest is Rest.AWAKE or (self._was_awake and rest is Rest.GOING)
-        if rest in (Rest.AWAKE, Rest.ASLEEP):
-            self._note()
-        self._loop.call_soon_threadsafe(self._rests_now, rest)
-
-    def _rests_now(self, rest: Rest) -> None:
+    def rests(self, rest: Rest) -> None:
+        """It has gone to sleep, or is awake."""
+        super().rests(rest)
+        if rest is Rest.ASLEEP:
+            self._sleeps += self._was_awake
+        if rest is not Rest.GOING:
+            self._was_awake = rest is Rest.AWAKE
         if rest is Rest.ENDED:
-            self.proxy.end("The server has ended.")
-            self._ended.set()
-        self.tell()
+            self._loop.call_soon_threadsafe(self._has_ended)
 
-    def _note(self, *, checkpointed: bool | None = None) -> None:
-        """What a successor needs to know; ``checkpointed``: the driver is about to do that."""
-        if self._tree.started is None or self._holding.lease is None:
-            return
+    def _has_ended(self) -> None:
+        self.proxy.end("The server has ended.")
+        self._ended.set()
+
+    def more(self) -> dict[str, Any]:
+        """What a successor needs to know beside."""
         own = self._own
-        self._record.write(
-            self._tree.noted(
-                port=self._control.port,
-                socket=self._control.socket,
-                adapter=self._adapter.name,
-                model=self._model,
-                sleeps=own is not None and own.is_parked,
-                checkpointed=self._ladder.checkpointed if checkpointed is None else checkpointed,
-                answer=None if own is None else own.answer,
-                slept=list(self._adapter.slept),
-            )
-        )
+        return {
+            "port": self._control.port,
+            "socket": self._control.socket,
+            "adapter": self.proxy.adapter.name,
+            "model": self._model,
+            "own": None if own is None else (own.is_parked, own.answer, list(own.slept)),
+        }
+
+    def moved(self, noted: Noted) -> Sequence[OwnSleep]:
+        """What has put it to sleep by its own means."""
+        own, self._model = self._own, noted.more["model"]
+        if own is None or not noted.more["own"]:
+            return ()
+        own.is_parked, own.answer, own.slept = noted.more["own"]
+        return [own] if own.is_parked else ()
 
     # -- what is said ------------------------------------------------------------------
 
-    def tell(self) -> None:
-        """Tell the node manager how the server stands."""
-        self.keeper.tell(
-            address=self.address,
-            requests=self.proxy.under_way,
-            held=len(self.proxy.gate),
-            sleeps=self._sleeps,
-            wake_seconds=self.proxy.gate.took,
-            share=list(self._wanted.share),
-            token=None if self._token is None else self._token.text,
-            model=self._model or None,
-        )
+    def _stands(self) -> dict[str, Any]:
+        """What the node manager shows of the server."""
+        return {
+            "address": self.address,
+            "requests": self.keeper.under_way,
+            "held": len(self.proxy.gate),
+            "sleeps": self._sleeps,
+            "wake_seconds": self.proxy.gate.took,
+            "share": list(self._wanted.share),
+            "token": None if self._token is None else self._token.text,
+            "model": self._model or None,
+        }
 
     def _words(self) -> str:
         name = self._model or self._wanted.request["task"]["name"]
-        own = f"by itself ({self._adapter.name}), " if self._can_sleep else ""
+        own = "" if self._own is None else f"by itself ({self._own.adapter.name}), "
         return (
             f"{name} is at {self.address}: see `{COMMAND} servers`. "
             f"It sleeps {own}after {self._wanted.idle:g} s without a request if somebody waits "

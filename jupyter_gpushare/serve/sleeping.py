@@ -7,12 +7,22 @@ answer than before, or none, is started anew by its keeper.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from ..client.adapters.parkers.base import ParkedDamaged, ParkFailed, ParkRefused, ResumeFailed
-from .adapters.base import Adapter
+from .adapters.base import LOADED, Adapter, Step
 from .upstream import NONSENSE, Control, ControlFailed
+
+#: Shorter than a block of a prefix cache, so that the answer does not depend on one.
+_PROMPT: Final = "One, two, three, four, five,"
+_TRIES, _PAUSE = 300, 0.1
+
+
+def models(control: Control) -> list[str]:
+    """The models that a server of OpenAI's kind lists. Raises `ControlFailed`, or `NONSENSE`."""
+    return [str(one["id"]) for one in control.call("GET", "/v1/models").json.get("data") or ()]
 
 
 class OwnSleep:
@@ -35,15 +45,10 @@ class OwnSleep:
         self.copies = adapter.copies
         #: What it answered before it slept; ``None``: nothing, or not the same each time.
         self.answer: str | None = None
+        #: The models that were unloaded, first the one that answered.
+        self.slept: Sequence[str] = ()
         self._steady: bool | None = None
         self.is_parked = False
-
-    def _tries(self, what: Callable[[Control], Any]) -> Any:
-        try:
-            return what(self._control)
-        except NONSENSE as error:
-            words = f"The server's answer is not one of {self.adapter.name}: {error!r}"
-            raise ControlFailed(words[:300]) from error
 
     def trim(self) -> int:
         """A server has no cache that it would empty for us."""
@@ -59,9 +64,9 @@ class OwnSleep:
     def park(self) -> int:
         """Have it sleep; the bytes that it keeps in host memory."""
         try:
-            self.answer = None if self._steady is False else self._tries(self.adapter.ask)
+            self.answer = None if self._steady is False else self._tries(self._ask)
             if self._steady is None and self.answer is not None:
-                self._steady = self._tries(self.adapter.ask) == self.answer
+                self._steady = self._tries(self._ask) == self.answer
                 if not self._steady:
                     self.answer = None
                     self._say(
@@ -72,7 +77,7 @@ class OwnSleep:
             raise ParkRefused(str(error)) from error
         amount = self._memory() if self.copies else 0
         try:
-            self._tries(self.adapter.sleep)
+            self._tries(self._sleep)
         except ControlFailed as error:
             self._undo(error)
         self.is_parked = True
@@ -81,7 +86,7 @@ class OwnSleep:
     def _undo(self, error: ControlFailed) -> None:
         """Some of it may sleep already."""
         try:
-            self._tries(self.adapter.wake)
+            self._tries(self._wake)
         except ControlFailed:
             self.is_parked = True
         raise ParkFailed(str(error)) from error
@@ -89,8 +94,8 @@ class OwnSleep:
     def resume(self) -> None:
         """Have it wake, and see whether it is what it was."""
         try:
-            self._tries(self.adapter.wake)
-            again = None if self.answer is None else self._tries(self.adapter.ask)
+            self._tries(self._wake)
+            again = None if self.answer is None else self._tries(self._ask)
         except ControlFailed as error:
             raise ResumeFailed(str(error)) from error
         self.is_parked = False
@@ -100,3 +105,74 @@ class OwnSleep:
                 f"The server ({self.adapter.name}) does not answer as before it slept; it is "
                 "started anew."
             )
+
+    # -- what it is asked --------------------------------------------------------------
+
+    def _tries(self, what: Callable[[], Any]) -> Any:
+        """Raises `ControlFailed`."""
+        try:
+            return what()
+        except NONSENSE as error:
+            words = f"The server's answer is not one of {self.adapter.name}: {error!r}"
+            raise ControlFailed(words[:300]) from error
+
+    def _ask(self) -> str | None:
+        """What a model says to the prompt, or its embedding of it; ``None`` without any."""
+        there, control = self.adapter.models, self._control
+        # One that is not loaded, the question would load.
+        loaded = models(control) if there is None else there.loaded(control)
+        # Of several always the same one, also where a successor asks.
+        asked = next((model for model in (*self.slept, *loaded) if model in loaded), None)
+        if asked is None:
+            return None
+        wanted = {"model": asked, "prompt": _PROMPT, "max_tokens": 12, "temperature": 0, "seed": 7}
+        answer = control.call("POST", "/v1/completions", wanted)
+        if answer.status != 200:
+            answer = control.call("POST", "/v1/embeddings", {"model": asked, "input": _PROMPT})
+        told = answer.json if answer.status == 200 else {}
+        first = (told.get("choices") or told.get("data") or [{}])[0]
+        said = first.get("text", first.get("embedding"))
+        return None if said is None else str(said)
+
+    def _sleep(self) -> None:
+        adapter, control, there = self.adapter, self._control, self.adapter.models
+        if adapter.settles:
+            wait_until(
+                lambda: control.call("POST", adapter.settles).status == 200,
+                f"{adapter.name} says that it still works on a request.",
+            )
+        for step in adapter.sleep:
+            control.must("POST", *step)
+        if there is not None:
+            loaded = there.loaded(control)
+            before = [model for model in self.slept if model in loaded]
+            self.slept = [*before, *(model for model in loaded if model not in before)]
+            self._each(there.unload)
+            wait_until(
+                lambda: not there.loaded(control), f"{adapter.name} still has a model loaded."
+            )
+
+    def _wake(self) -> None:
+        adapter, control, there = self.adapter, self._control, self.adapter.models
+        for step in adapter.wake:
+            control.must("POST", *step)
+        if there is not None:
+            self._each(there.load)
+            wait_until(
+                lambda: {*self.slept} <= {*there.loaded(control, [LOADED])},
+                f"{adapter.name} has not loaded {', '.join(self.slept)} again.",
+            )
+
+    def _each(self, step: Step) -> None:
+        path, said = step
+        for model in self.slept:
+            self._control.must("POST", path, {"model": model, **said})
+
+
+def wait_until(done: Callable[[], bool], words: str) -> None:
+    """Look again and again. Raises `ControlFailed` with ``words`` after half a minute."""
+    for _ in range(_TRIES):
+        if done():
+            return
+        time.sleep(_PAUSE)  # it does it after its answer, and tells nobody when it is done
+    raise ControlFailed(words)

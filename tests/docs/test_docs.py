@@ -231,10 +231,10 @@ def test_a_how_to_has_a_short_title_a_problem_and_steps(page):
 
 
 def test_the_page_about_servers_says_how_each_was_tried():
-    from jupyter_gpushare.serve.adapters import OWN, named
+    from jupyter_gpushare.serve.adapters import OWN
 
     page = (ROOT / "docs" / "how-to" / "serve.md").read_text("utf-8")
-    assert [name for name in OWN if f"| {named(name).tried}" not in page] == []
+    assert [one.name for one in OWN if f"| {one.tried}" not in page] == []
 
 
 def test_every_verb_in_the_docs_exists():

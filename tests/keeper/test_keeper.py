@@ -92,7 +92,7 @@ def kept(
     program, driver = Program(restarts), driver or Driver(usable=True, migration=True)
     keepers: list[Keeper] = []
 
-    def lost(_lease: str, message: str, _released: bool) -> None:
+    def lost(message: str) -> None:
         keepers[0].lost(message)
 
     def noticed(told: Notification) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from pathlib import Path
 
-from jupyter_gpushare.keeper.record import Noted, Record
+from jupyter_gpushare.keeper.record import Noted, Record, noted
 from jupyter_gpushare.protocol.checkpoint import Target
 from jupyter_gpushare.protocol.processes import start_time
 
@@ -15,7 +16,8 @@ def test_threads_that_write_at_once_do_not_meet(tmp_path: Path) -> None:
     """The keeper's threads and the one that starts the program."""
     root = Target(os.getpid(), start_time(os.getpid()) or 0)
     failed: list[Exception] = []
-    with Record({"XDG_RUNTIME_DIR": str(tmp_path)}, "it") as record:
+    environ = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    with contextlib.closing(Record(environ, "it")) as record:
 
         def write(name: str) -> None:
             try:
@@ -29,7 +31,7 @@ def test_threads_that_write_at_once_do_not_meet(tmp_path: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join(60)
-        found = record.read()
+        found = noted(environ, "it")
     assert not failed
     assert found is not None
     assert found.helper == 199

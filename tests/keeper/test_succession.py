@@ -57,7 +57,7 @@ def test_a_successor_finds_the_program_awake_or_asleep(stage: Stage, asleep: boo
         first.wait(60.0)
         second = Kept(environ, "it", PROGRAM)
         try:
-            second.succeed()
+            second.take_over()
             assert second.keeper.rest is (Rest.ASLEEP if asleep else Rest.AWAKE)
             if not asleep:  # it gives, as the first one would have done
                 second.keeper.set_busy(False)
@@ -70,4 +70,4 @@ def test_a_successor_finds_the_program_awake_or_asleep(stage: Stage, asleep: boo
         finally:
             second.tree.stop()
             second.holding.close()
-            second.record.close()
+            second.notes.close()

@@ -26,9 +26,9 @@ from jupyter_gpushare.client.adapters.parkers.base import (
     ResumeFailed,
 )
 from jupyter_gpushare.client.errors import GpuShareError
-from jupyter_gpushare.serve import adapters
-from jupyter_gpushare.serve.adapters.base import Adapter, models
-from jupyter_gpushare.serve.sleeping import OwnSleep
+from jupyter_gpushare.serve import adapters, sleeping
+from jupyter_gpushare.serve.adapters.base import Adapter
+from jupyter_gpushare.serve.sleeping import OwnSleep, models
 from jupyter_gpushare.serve.upstream import (
     Answer,
     Control,
@@ -96,8 +96,7 @@ def test_a_successor_loads_what_was_loaded_and_asks_the_same_one() -> None:
         double.running = ["b", "a"]
         own.park()
         successor = Kept("ollama", own.port)
-        successor.is_parked, successor.answer = True, own.answer
-        successor.adapter.slept = list(own.adapter.slept)
+        successor.is_parked, successor.answer, successor.slept = True, own.answer, own.slept
         double.running = ["c"]  # somebody else was let in, before it
         successor.resume()
         assert (double.running, successor.damages) == (["c", "b", "a"], 0)
@@ -137,7 +136,10 @@ def test_what_fails_is_undone_and_said() -> None:
     assert own.is_parked
 
 
-def test_one_that_says_that_it_could_not_load_its_model_is_not_awake() -> None:
+def test_one_that_does_not_load_its_model_again_is_not_awake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sleeping, "_TRIES", 3)
     with sleeper("transformers", "stuck") as (own, _double):
         own.park()
         with pytest.raises(ResumeFailed, match="has not loaded m again"):
@@ -184,7 +186,7 @@ def test_nothing_is_loaded_only_to_be_asked() -> None:
         ("transformers serve a/model", "transformers", ""),
         ("transformers serve --continuous-batching", "transformers", "--continuous-batching"),
         ("transformers chat", "generic", ""),
-        ("llama-server -m a.gguf", "generic", ""),
+        ("llama-server -m a.gguf", "llama.cpp", "with -m:"),
         ("python serve.py --with vllm", "generic", ""),
     ],
 )
@@ -192,8 +194,8 @@ def test_a_command_says_what_it_starts_and_what_it_lacks(
     command: str, name: str, lacks: str
 ) -> None:
     found = adapters.by_command(shlex.split(command))
-    assert found == name
-    said = adapters.named(found).lacks(shlex.split(command))
+    assert found.name == name
+    said = found.lacks(shlex.split(command))
     assert lacks in said
     assert bool(said) == bool(lacks)
 
@@ -242,20 +244,13 @@ def test_nothing_is_sent_to_another_user_who_listens_at_the_server_s_port() -> N
 
 
 def test_packages_of_others_bring_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = EntryPoints([EntryPoint("theirs", f"{__name__}:Theirs", adapters.GROUP)])
-    monkeypatch.setattr(EntryPoint, "load", lambda self: Theirs)
+    points = EntryPoints([EntryPoint("theirs", "theirs:ADAPTER", adapters.GROUP)])
+    theirs = Adapter(name="theirs", program="their-server")
+    monkeypatch.setattr(EntryPoint, "load", lambda self: theirs)
     monkeypatch.setattr(adapters, "entry_points", lambda group: points.select(group=group))
-    assert adapters.named("theirs").name == "theirs"
-    assert adapters.by_command(["theirs"]) == "theirs"
+    assert adapters.named("theirs") is adapters.by_command(["their-server"]) is theirs
     with pytest.raises(GpuShareError, match=r"no adapter 'their'.*did you mean.*theirs"):
         adapters.named("their")
-
-
-class Theirs(Adapter):
-    name = "theirs"
-
-    def starts(self, command: object) -> bool:
-        return command == ["theirs"]
 
 
 def test_an_adapter_is_a_short_file_that_says_how_it_was_tried() -> None:
@@ -266,7 +261,9 @@ def test_an_adapter_is_a_short_file_that_says_how_it_was_tried() -> None:
         text = (folder / f"{name}.py").read_text()
         assert len(text.splitlines()) <= 100
         says = ast.get_docstring(ast.parse(text)) or ""
-        tried = [adapters.named(key).tried for key, made in adapters.OWN.items() if name in made]
+        made = [one for one in vars(getattr(adapters, name)).values() if isinstance(one, Adapter)]
+        tried = [one.tried for one in made]
+        assert all(one in adapters.OWN for one in made)
         assert ("not run" in says) == all(said.startswith("read only") for said in tried)
         assert ("Run against" in says) == all(said.startswith("run against") for said in tried)
 

@@ -172,13 +172,14 @@ class Ollama(Double):
                 return 200, {"models": [{"name": name} for name in self.running]}
             case "POST", "/api/generate":
                 name = body["model"]
-                if body.get("keep_alive") == 0 and not body.get("prompt"):
+                if body.get("keep_alive") == 0:
                     self.running.remove(name)
-                    return WELL
-                if name not in self.running:
+                elif name not in self.running:
                     self.running.append(name)
-                prompt = body.get("prompt")
-                return 200, {"response": f"{name} says {self.weights}" if prompt else ""}
+                return WELL
+            case "POST", "/v1/completions":
+                assert body["model"] in self.running, "the question would load it"
+                return 200, {"choices": [{"text": f"{body['model']} says {self.weights}"}]}
         return 404, {}
 
 

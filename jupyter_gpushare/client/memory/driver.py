@@ -48,7 +48,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import IO, Final, Protocol
+from typing import IO, Final
 
 from ...protocol import names
 from ...protocol.checkpoint import (
@@ -370,25 +370,14 @@ def _after_another(answer: Outcome | Ability, request: Request) -> Outcome | Abi
     return replace(answer, result=Result.STUCK, message=message)
 
 
-class Waited(Protocol):
-    """A process that can be waited for, as a `Popen` can."""
-
-    @property
-    def pid(self) -> int:
-        """Its pid."""
-
-    def poll(self) -> int | None:
-        """Its exit code; ``None`` while it lives."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Its exit code. Raises `subprocess.TimeoutExpired`."""
-
-
 @dataclass(frozen=True, slots=True)
 class StartedTree:
-    """A program that a helper has started; ``helper`` ends with the exit code of its ``root``."""
+    """A program that a helper has started; ``helper`` ends with the exit code of its ``root``.
 
-    helper: Waited
+    ``None``: another process has started it, and it tells us nothing.
+    """
+
+    helper: subprocess.Popen[bytes] | None
     root: Target
 
     def signal(self, number: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ...protocol.messages import Method
 from ...protocol.sizes import format_size
@@ -19,7 +19,7 @@ from ..session.session import Session
 from ..words.grant import Grant
 from ..words.recalls import Need
 from .frameworks import Frameworks
-from .rungs import ANY, Bounds, Given, NotBroughtBack, Rung
+from .rungs import ANY, LEAVE_SOMETHING, Bounds, Given, NotBroughtBack, Rung
 
 if TYPE_CHECKING:
     import socket
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from ...protocol.checkpoint import Ability, Outcome, SeenGpu
     from .driver import DriverCheckpoint
     from .ladder import Ladder
-
-#: Rungs after which something of this process stays on its GPUs.
-LEAVE_SOMETHING: Final = (Rung.TRIM, Rung.STORAGE)
 
 
 class ParkedMemory:

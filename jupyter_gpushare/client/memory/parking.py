@@ -23,8 +23,8 @@ from ..session.visible import cuda_started
 from ..words.display import Voice
 from ..words.recalls import Give, Need, Recall
 from .frameworks import Frameworks
-from .parkedmemory import LEAVE_SOMETHING, ParkedMemory
-from .rungs import ANY, Bounds, Given, Movable, Rung
+from .parkedmemory import ParkedMemory
+from .rungs import ANY, LEAVE_SOMETHING, Bounds, Given, Movable, Rung
 from .worker import Worker
 
 _log = logging.getLogger("jupyter_gpushare")

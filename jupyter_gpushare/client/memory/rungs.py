@@ -21,6 +21,10 @@ class Rung(Enum):
     NONE = "none"
 
 
+#: Those after which something of what was given up stays on its GPUs.
+LEAVE_SOMETHING: Final = (Rung.TRIM, Rung.STORAGE)
+
+
 class Movable(Enum):
     """On which GPUs the process can go on."""
 

@@ -19,7 +19,7 @@ from jupyter_gpushare.protocol.checkpoint import (
     State,
     Target,
 )
-from jupyter_gpushare.protocol.processes import only_ancestors_trace, start_time, user_ids
+from jupyter_gpushare.protocol.processes import is_same, only_ancestors_trace, user_ids
 
 from . import ability, sequence, trees
 from .targets import read_targets, write_targets
@@ -66,7 +66,7 @@ class Operations:
     def has_parked(self) -> bool:
         """Whether a process that was parked here still lives and is still parked."""
         with self._parked_lock:
-            self._parked = {t for t in self._parked if start_time(t.pid) == t.start_time}
+            self._parked = {t for t in self._parked if is_same(t.pid, t.start_time)}
             return bool(self._parked)
 
     def carry_out(self, request: Request) -> Outcome | Ability:
@@ -139,7 +139,11 @@ class Operations:
     def _members(self, root: Target) -> list[Target]:
         """The processes of this tree that were noted and live."""
         first, *members = read_targets(self._noted) or (None,)
-        return [] if first != root else [one for one in members if one and not _is_gone(one)]
+        return (
+            []
+            if first != root
+            else [one for one in members if one and is_same(one.pid, one.start_time)]
+        )
 
     def _call(self, call: sequence.Call, target: Target) -> sequence.Answer:
         if call.pause:
@@ -163,7 +167,7 @@ class Operations:
         except _NotLoaded as error:
             return sequence.Answer(code=999, error=str(error), seconds=time.monotonic() - began)
         except WorkerLost as lost:
-            seconds, gone = time.monotonic() - began, _is_gone(target)
+            seconds, gone = time.monotonic() - began, not is_same(target.pid, target.start_time)
             return sequence.Answer(late=lost.late, died=not lost.late, gone=gone, seconds=seconds)
         state = said.get("state")
         processes = tuple(Target(*one) for one in said.get("processes", ()))
@@ -205,13 +209,9 @@ class Operations:
                 self._parked -= about
 
 
-def _is_gone(target: Target) -> bool:
-    return start_time(target.pid) != target.start_time
-
-
 def _not_ours(target: Target) -> Outcome | None:
     """The refusal of a process that has ended or belongs to another user; else ``None``."""
-    if _is_gone(target):
+    if not is_same(target.pid, target.start_time):
         return Outcome(Result.DEAD, Cause.GONE, "The process has ended.")
     if user_ids(target.pid) != {os.getuid()}:
         return Outcome(

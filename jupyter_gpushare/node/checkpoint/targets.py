@@ -7,21 +7,17 @@ import os
 from collections.abc import Iterable
 
 from jupyter_gpushare.protocol.checkpoint import Target
+from jupyter_gpushare.protocol.privateplace import replace_private
 
 
 def write_targets(path: str, targets: Iterable[Target]) -> None:
     """Replace the file as a whole; without targets there is none. Raises ``OSError``."""
     text = "".join(f"{target.pid} {target.start_time}\n" for target in targets)
-    if not text:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+    if text:
+        replace_private(path, text.encode(), lasting=False)
         return
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(f"{path}.new")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    with open(os.open(f"{path}.new", flags, 0o600), "w", encoding="ascii") as file:
-        file.write(text)
-    os.replace(f"{path}.new", path)
+        os.unlink(path)
 
 
 def read_targets(path: str) -> tuple[Target, ...]:

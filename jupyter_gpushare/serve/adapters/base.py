@@ -1,60 +1,126 @@
-"""What an adapter is: the one for servers that nothing is known of, and parts for others."""
+"""What is known of one kind of server, as data: all that is different between them."""
 
 from __future__ import annotations
 
 import os
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from ..upstream import Control, ControlFailed
+from ..upstream import Control
 
-PROMPT: Final = "One, two, three, four, five,"
-_TRIES, _PAUSE = 300, 0.1
+#: A route that is posted to, and what is said there.
+Step = tuple[str, Any]
+#: How a model stands that can answer, and those that have memory beside it.
+LOADED: Final = "loaded"
+_HAVE_MEMORY: Final = (LOADED, "loading", "sleeping")
 
 
-class Adapter:
-    """One kind of server; this one is what nothing is known of, and the driver puts to sleep.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Models:
+    """The models of a server that can only forget them, and load them again.
 
-    All of it may be overridden. Its calls block; they raise `ControlFailed`.
+    Its calls block, and raise `ControlFailed`, or one of `NONSENSE`.
     """
 
-    name: ClassVar[str] = "generic"
+    #: Where it lists them.
+    listed: str
+    #: What forgets one, and what loads one; the model's name is added to what is said.
+    unload: Step
+    load: Step
+
+    def stand(self, document: Any) -> dict[str, str]:
+        """How each of those stands that are listed in this document."""
+        return {one["id"]: one["status"]["value"] for one in document["data"]}
+
+    def loaded(self, control: Control, states: Collection[str] = _HAVE_MEMORY) -> list[str]:
+        """Those that stand so."""
+        document = control.must("GET", self.listed).json
+        return [name for name, state in self.stand(document).items() if state in states]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """One kind of server; as it stands, what nothing is known of and the driver puts to sleep.
+
+    Packages of others may override what it does, too. Its calls block, and raise `ControlFailed`.
+    """
+
+    name: str = "generic"
     #: Which release it was run against, or only read in.
-    tried: ClassVar[str] = (
+    tried: str = (
         "run against servers of tornado, FastAPI with uvicorn 0.54, LitServe 0.2.19, vLLM 0.32"
     )
-    #: Whether it can sleep by its own means, and then keeps what slept in host memory.
-    sleeps: ClassVar[bool] = False
-    copies: ClassVar[bool] = False
+    #: A command that starts it: its program, or module of Python, and a word after that.
+    program: str = ""
+    verb: str = ""
+    #: Flags that its command must have, and must not have, so that it can sleep by itself.
+    needs: Sequence[str] = ()
+    bars: Sequence[str] = ()
+    #: Variables that it gets, with ``{port}`` in them.
+    variables: Mapping[str, str] = field(default_factory=dict)
+    #: A route, and what is said there by one that can sleep by itself; blanks do not count.
+    shows: tuple[str, Sequence[str]] = ("", ())
     #: The route that tells its health.
     ready: str = "/health"
     #: Whether it takes requests only that are to its own address.
-    own_host: ClassVar[bool] = False
+    own_host: bool = False
     #: What is open to callers, with all that is below; nothing: all is.
-    open: ClassVar[Collection[str]] = ()
+    open: Collection[str] = ()
     #: What may only be read, and is not open below; and what is not open though it is below.
-    read: ClassVar[Collection[str]] = ()
-    closed: ClassVar[Collection[str]] = ()
-    #: What it must know when it wakes of how it went to sleep; a successor is told.
-    slept: Sequence[str] = ()
+    read: Collection[str] = ()
+    closed: Collection[str] = ()
+    #: What is asked until it is well answered, what puts it to sleep then, and what wakes it.
+    settles: str = ""
+    sleep: Sequence[Step] = ()
+    wake: Sequence[Step] = ()
+    #: Whether it keeps what slept in host memory.
+    copies: bool = False
+    #: Where its models are unloaded instead.
+    models: Models | None = None
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether it can sleep by its own means."""
+        return bool(self.sleep) or self.models is not None
 
     def starts(self, command: Sequence[str]) -> bool:
         """Whether a command starts such a server."""
+        if not self.program or self.verb not in ("", *command[:5]):
+            return False
+        for before, word in zip(("", *command), command[:4], strict=False):
+            is_module = word == self.program or word.startswith(f"{self.program}.")
+            if before == "-m" and is_module:
+                return True
+            if not before.startswith("-") and os.path.basename(word) == self.program:
+                return True
         return False
 
-    def environ(self, port: int) -> Mapping[str, str]:
-        """Variables that it needs."""
-        return {}
-
     def lacks(self, command: Sequence[str]) -> str:
-        """What its command lacks to be put to sleep, as a sentence; empty if nothing."""
+        """Why it cannot be put to sleep by its own means, as a sentence; empty if it can."""
+        given = {word.partition("=")[0] for word in command}
+        bars = self.bars if self.starts(command) else ()  # others may mean something else by them
+        for flags, without, so in (
+            ([flag for flag in self.needs if flag not in given], "without ", "add it to"),
+            ([flag for flag in bars if flag in given], "with ", "leave it out of"),
+        ):
+            if flags:
+                words = f"{without}{' and '.join(flags)}: {so} the command."
+                return f"{self.name} cannot sleep by itself {words}"
         return ""
+
+    def environ(self, port: int) -> dict[str, str]:
+        """Variables that it needs."""
+        return {name: value.format(port=port) for name, value in self.variables.items()}
 
     def answers(self, control: Control) -> bool:
         """Whether the server that runs is one of these, and can be put to sleep."""
-        return False
+        path, words = self.shows
+        if not path:
+            return False
+        answer = control.call("GET", path)
+        text = "".join(answer.text.split())
+        return answer.status == 200 and all("".join(word.split()) in text for word in words)
 
     def opens(self, method: str, path: str) -> bool:
         """Whether callers may use a route."""
@@ -63,99 +129,3 @@ class Adapter:
             return method in ("GET", "HEAD")
         below = any(path == one or path.startswith(f"{one}/") for one in self.open)
         return not self.open or (below and path not in self.closed)
-
-    def ask(self, control: Control) -> str | None:
-        """Its answer to a fixed prompt; ``None`` where it has nothing that could answer."""
-        return next((ask_openai(control, model) for model in models(control)[:1]), None)
-
-    def sleep(self, control: Control) -> None:
-        """Free the GPU."""
-
-    def wake(self, control: Control) -> None:
-        """Be as before."""
-
-
-class Unloads(Adapter, ABC):
-    """One that can only forget its models, and load them again."""
-
-    sleeps = True
-
-    def __init__(self) -> None:
-        self._asked = ""
-
-    @abstractmethod
-    def loaded(self, control: Control) -> list[str]:
-        """The models that have memory now."""
-
-    def unload(self, control: Control, model: str) -> None:
-        """Forget one."""
-
-    def load(self, control: Control, model: str) -> None:
-        """Load one, and return when it is there."""
-
-    def ask_model(self, control: Control, model: str) -> str | None:
-        """The answer of one that is loaded."""
-        return ask_openai(control, model)
-
-    def ask(self, control: Control) -> str | None:
-        loaded = self.loaded(control)  # one that is not, the question would load
-        # Of several always the same one, also where a successor asks.
-        known = (self._asked, *self.slept, *loaded)
-        self._asked = next((model for model in known if model in loaded), "")
-        return self.ask_model(control, self._asked) if self._asked else None
-
-    def sleep(self, control: Control) -> None:
-        self.slept = sorted(self.loaded(control), key=lambda model: model != self._asked)
-        for model in self.slept:
-            self.unload(control, model)
-        wait_until(lambda: not self.loaded(control), f"{self.name} still has a model loaded.")
-
-    def wake(self, control: Control) -> None:
-        for model in self.slept:
-            self.load(control, model)
-
-
-def wait_until(done: Callable[[], bool], words: str) -> None:
-    """Look again and again. Raises `ControlFailed` with ``words`` after half a minute."""
-    for _ in range(_TRIES):
-        if done():
-            return
-        time.sleep(_PAUSE)  # it does it after its answer, and tells nobody when it is done
-    raise ControlFailed(words)
-
-
-def models(control: Control) -> list[str]:
-    """The models that a server of OpenAI's kind lists."""
-    listed: Any = control.call("GET", "/v1/models").json
-    found = listed.get("data") if isinstance(listed, dict) else None
-    return [str(one["id"]) for one in found or () if isinstance(one, dict) and "id" in one]
-
-
-def ask_openai(control: Control, model: str) -> str | None:
-    """The answer of a model to the prompt, or its embedding of it; ``None`` where it has neither.
-
-    The prompt is shorter than a block of a prefix cache, so the answer does not depend on one.
-    """
-    asked = {"model": model, "prompt": PROMPT, "max_tokens": 12, "temperature": 0, "seed": 7}
-    answer = control.call("POST", "/v1/completions", asked)
-    if answer.status != 200:
-        answer = control.call("POST", "/v1/embeddings", {"model": model, "input": PROMPT})
-    told: Any = answer.json if answer.status == 200 else {}
-    data = told.get("choices") or told.get("data") or [{}]
-    said = data[0].get("text", data[0].get("embedding"))
-    return None if said is None else str(said)
-
-
-def is_program(command: Sequence[str], program: str, module: str) -> bool:
-    """Whether a command runs a program, or a module of Python of this name."""
-    for before, word in zip(("", *command), command[:4], strict=False):
-        if before == "-m" and (word == module or word.startswith(f"{module}.")):
-            return True
-        if not before.startswith("-") and os.path.basename(word) == program:
-            return True
-    return False
-
-
-def has_flag(command: Sequence[str], flag: str) -> bool:
-    """Whether a command has a flag, with or without a value."""
-    return any(word == flag or word.startswith(f"{flag}=") for word in command)
