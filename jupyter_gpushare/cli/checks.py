@@ -33,10 +33,13 @@ from ..protocol.address import (
     CLEARED_BY,
     SYSTEM_SOCKET,
     Found,
+    embedded_socket,
     find_socket,
+    host_id,
     is_administrators,
+    jupyter_runtime_dir,
 )
-from ..protocol.batchjob import why_no_gpu
+from ..protocol.batchjob import job_of, why_no_gpu
 from ..protocol.holding import gpu_number
 from ..protocol.messages import FEATURES, Method
 from ..server.otherpythons import CLIENT_WHEEL, PATIENCE, has_hook, lacking, python_of
@@ -291,10 +294,11 @@ def node_manager(environ: Mapping[str, str]) -> Generator[Check, None, dict[str,
     start = "jupyter gpushare node (for all users: as a system service), or open JupyterLab"
     if found is None:
         why = why_no_gpu(environ)
-        inert = warning(
-            "node manager", "No node manager is set up here; imports stay inert.", start
-        )
-        yield inert if why is None else warning("node manager", why)
+        text = "No node manager is set up here; imports stay inert."
+        if job_of(environ):
+            place = embedded_socket(jupyter_runtime_dir(environ), host_id(environ))
+            text = f"No node manager runs in this job (none listens at {place}). {text}"
+        yield warning("node manager", text if why is None else why, None if why else start)
         return None
     said_by = f" (from {names.SOCKET})" if found.configured else ""
     try:
@@ -590,6 +594,8 @@ def cuda_visible_devices(environ: Mapping[str, str]) -> Check:
         return ok("CUDA_VISIBLE_DEVICES", "not set: a lease sets it")
     if environ.get(names.LEASE):
         return ok("CUDA_VISIBLE_DEVICES", f"set by lease {environ[names.LEASE]}")
+    if job_of(environ):
+        return ok("CUDA_VISIBLE_DEVICES", f"set to {value!r} by the batch system")
     return warning(
         "CUDA_VISIBLE_DEVICES",
         f"is set to {value!r} outside of a lease; a lease will replace it.",

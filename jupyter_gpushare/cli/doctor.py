@@ -15,6 +15,7 @@ from ..protocol import names
 from ..protocol.words import counted
 from . import checks, modelcaches
 from .checks import Check, Level, ok, warning
+from .jobchecks import batch_job
 from .poolchecks import membership
 
 
@@ -131,6 +132,7 @@ def examine(environ: Mapping[str, str], ledger: Path, platform: str) -> Iterator
     yield checks.server_extension()
     yield checks.panel()
     yield checks.ipython_extension()
+    yield from batch_job(environ)
     node = yield from checks.node_manager(environ)
     yield checks.editors(environ)
     answer = checks.ask_nvml()

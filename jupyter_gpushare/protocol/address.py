@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from . import names
-from .batchjob import job_of
+from .batchjob import job_of, step_of
 
 SYSTEM_SOCKET: Final = "/run/jupyter-gpushare/node.sock"
 EMBEDDED_STEM: Final = "gpushare-node"
@@ -73,10 +73,14 @@ def host_id(environ: Mapping[str, str], machine_id: str = _MACHINE_ID) -> str:
     """Eight hexadecimal digits for this host; in a batch system's job, ``job`` and eight for both.
 
     Of what the environment says, else of the machine's id, which is not to be shown itself, else
-    of the host's name: a container may have no such id.
+    of the host's name: a container may have no such id. A step that has a part of its job's GPUs is
+    like a job.
     """
+    return _digits(environ, f"{job_of(environ)} {step_of(environ)}".strip(), machine_id)
+
+
+def _digits(environ: Mapping[str, str], job: str, machine_id: str = _MACHINE_ID) -> str:
     name = environ.get(names.HOST) or _read_id(machine_id) or os.uname().nodename
-    job = job_of(environ)
     text = f"{name} {job}" if job else name
     digits = hashlib.blake2b(text.encode(), digest_size=4, person=b"gpushare").hexdigest()
     return JOB_PREFIX + digits if job else digits
@@ -96,13 +100,20 @@ def embedded_socket(runtime_dir: str, host: str) -> str:
     return os.path.join(runtime_dir, f"{EMBEDDED_STEM}-{host}.sock")
 
 
+def _embedded_sockets(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Where a server of this user hosts a node manager for us: for our step, else for our job."""
+    hosts = [host_id(environ)]
+    if step_of(environ):
+        hosts.append(_digits(environ, job_of(environ)))
+    return tuple(embedded_socket(jupyter_runtime_dir(environ), host) for host in hosts)
+
+
 def is_another_hosts(path: str, environ: Mapping[str, str]) -> bool:
     """Whether ``path`` is of a node manager that this user's server hosts on another host or job.
 
     A batch job inherits the environment of the terminal in which it was submitted.
     """
-    ours = embedded_socket(jupyter_runtime_dir(environ), host_id(environ))
-    return _is_embedded(path, environ) and path != ours
+    return _is_embedded(path, environ) and path not in _embedded_sockets(environ)
 
 
 def _is_embedded(path: str, environ: Mapping[str, str]) -> bool:
@@ -144,8 +155,8 @@ def find_socket(
     configured = configured_socket(environ)
     if configured is not None:
         return Found(configured, configured=True)
-    embedded = embedded_socket(jupyter_runtime_dir(environ), host_id(environ))
-    hosted = Found(embedded, configured=False) if _is_trusted_socket(embedded) else None
+    embedded = next(filter(_is_trusted_socket, _embedded_sockets(environ)), None)
+    hosted = None if embedded is None else Found(embedded, configured=False)
     if _is_trusted_socket(system):
         is_left = hosted is not None and presence(system, wall) is Presence.GONE
         return hosted if is_left else Found(system, configured=False)

@@ -24,6 +24,17 @@ def job_of(environ: Mapping[str, str]) -> str:
     return " ".join(f"{name}={environ[name]}" for name in _IDS if environ.get(name))
 
 
+def step_of(environ: Mapping[str, str]) -> str:
+    """The step's name, where Slurm gave it a part of its job's GPUs; else empty.
+
+    Such a step is like a job of its own: what it starts must use the GPUs of that part.
+    """
+    part, whole = environ.get("SLURM_STEP_GPUS"), environ.get("SLURM_JOB_GPUS")
+    return (
+        f"SLURM_STEP_ID={environ.get('SLURM_STEP_ID')}" if part and whole and part != whole else ""
+    )
+
+
 def why_no_gpu(environ: Mapping[str, str]) -> str | None:
     """Sentences for people where this is a job to which its batch system gave no GPU.
 
@@ -31,10 +42,48 @@ def why_no_gpu(environ: Mapping[str, str]) -> str | None:
     inherited one away from others. Elsewhere a job without the variable may have all GPUs that it
     can open.
     """
-    if not environ.get("SLURM_JOB_ID") or environ.get(VISIBLE, _NONE) != _NONE:
+    job = environ.get("SLURM_JOB_ID")
+    if not job or environ.get(VISIBLE, _NONE) != _NONE:
         return None
+    if not environ.get("SLURMD_NODENAME"):
+        return (
+            f"Slurm did not start this shell in job {job}: it is salloc's on the host where the "
+            "job was asked for, or one of ssh, and has none of the job's GPUs. Open one in the "
+            f"job: srun --jobid={job} --overlap --pty bash"
+        )
+    if environ.get("SLURM_JOB_GPUS"):
+        return (
+            f"Slurm gave this step of job {job} none of the job's GPUs ({VISIBLE} is not set). "
+            "Take --gpus=0 or --gres=none away from its srun, or start what needs GPUs of its own "
+            "elsewhere in the job."
+        )
     return (
         f"Slurm gave this job no GPU ({VISIBLE} is not set), and the host's GPUs belong to other "
         "jobs. Ask for GPUs (sbatch --gpus=1). Where Slurm does not manage the GPUs, say "
         'c.NodeManagerApp.gpus = "all", and c.GpuShareExtension.embed = "always".'
     )
+
+
+def described(environ: Mapping[str, str]) -> str:
+    """The job in words for its people; empty outside of a job."""
+    job = environ.get("SLURM_JOB_ID")
+    if not job:
+        return job_of(environ)
+    words = [f"Slurm job {job}"]
+    if task := environ.get("SLURM_ARRAY_TASK_ID"):
+        words.append(f"(task {task} of array {environ.get('SLURM_ARRAY_JOB_ID')})")
+    if step := environ.get("SLURM_STEP_ID"):
+        words.append(f"step {step}")
+    if host := environ.get("SLURMD_NODENAME"):
+        words.append(f"on {host}")
+    return " ".join(words)
+
+
+def has_too_many(environ: Mapping[str, str]) -> bool:
+    """Whether ``CUDA_VISIBLE_DEVICES`` names more GPUs than Slurm gave.
+
+    How many is all that can be compared: where the kernel hides the other GPUs, they have other
+    numbers inside of the job.
+    """
+    given, value = environ.get("SLURM_GPUS_ON_NODE", ""), environ.get(VISIBLE, "")
+    return given.isdecimal() and len(value.split(",")) > max(int(given), 1)

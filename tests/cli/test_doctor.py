@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import jupyter_gpushare
 from jupyter_gpushare.cli import checks
 from jupyter_gpushare.cli.checks import Check, Level
 from jupyter_gpushare.cli.doctor import as_text, examine
+from jupyter_gpushare.cli.jobchecks import batch_job
 from jupyter_gpushare.protocol.address import SYSTEM_SOCKET, Found
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.server.otherpythons import client_source
@@ -424,3 +426,34 @@ def test_gpus_bound_by_something_else_are_noticed() -> None:
     leased = {"CUDA_VISIBLE_DEVICES": "GPU-1", "JUPYTER_GPUSHARE_LEASE": "L1"}
     assert checks.cuda_visible_devices(leased).level is Level.OK
     assert checks.cuda_visible_devices({"CUDA_VISIBLE_DEVICES": "0"}).level is Level.WARNING
+    in_job = {"CUDA_VISIBLE_DEVICES": "0", "PBS_JOBID": "7"}
+    assert checks.cuda_visible_devices(in_job).level is Level.OK
+
+
+def job(**more: str) -> list[Check]:
+    """What is said in a job of Slurm that ends in a while; ``tests/slurm`` has a real one."""
+    given = {"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_GPUS_ON_NODE": "2", "SLURMD_NODENAME": "n1"}
+    ends = {"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": str(int(time.time()) + 7200)}
+    return [*batch_job({**given, **ends, **more})]
+
+
+def test_a_job_says_which_it_is_and_until_when() -> None:
+    (check,) = job(SLURM_ARRAY_JOB_ID="6", SLURM_ARRAY_TASK_ID="3", SLURM_STEP_ID="1")
+    assert check.level is Level.OK
+    said = "Slurm job 7 (task 3 of array 6) step 1 on n1; GPUs: 0,1; until 20"
+    assert check.text.startswith(said)
+    assert not [*batch_job({"CUDA_VISIBLE_DEVICES": "0"})]
+    (other,) = batch_job({"PBS_JOBID": "8.pbs"})
+    assert other.text.endswith("none that are known here; nobody says until when")
+
+
+def test_what_is_wrong_with_a_job_is_noticed(tmp_path: Path) -> None:
+    (soon,) = job(SLURM_JOB_END_TIME=str(int(time.time()) + 100))
+    assert soon.level is Level.WARNING
+    assert "Save your work" in (soon.fix or "")
+    _, more = job(CUDA_VISIBLE_DEVICES="0,1,2,3")
+    assert more.level is Level.PROBLEM
+    assert "more GPUs than the 2 that Slurm gave" in more.text
+    theirs = f"{tmp_path}/gpushare-node-12345678.sock"
+    _, socket_ = job(JUPYTER_RUNTIME_DIR=str(tmp_path), JUPYTER_GPUSHARE_SOCKET=theirs)
+    assert "is of another job or host" in socket_.text

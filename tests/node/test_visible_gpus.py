@@ -27,7 +27,7 @@ GPUS = tuple(
     for index, uuid in enumerate(["GPU-aa11", "GPU-aa22", "MIG-bb33"])
 )
 
-JOB = {"SLURM_JOB_ID": "7"}
+JOB = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "gpu1"}
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,17 @@ def test_who_says_which(configured: str, environ: dict[str, str], given: str | N
     assert given_gpus(configured, environ) == given
 
 
-@pytest.mark.parametrize("more", [{}, {"CUDA_VISIBLE_DEVICES": "NoDevFiles"}])
-def test_a_job_without_gpus_does_not_share_those_of_others(more: dict[str, str]) -> None:
-    with pytest.raises(InventoryError, match=r"Slurm gave this job no GPU.*--gpus=1"):
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, r"Slurm gave this job no GPU.*--gpus=1"),
+        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, r"Slurm gave this job no GPU.*--gpus=1"),
+        ({"SLURM_JOB_GPUS": "0,1", "SLURM_STEP_ID": "2"}, r"this step of job 7.*--gres=none"),
+        ({"SLURMD_NODENAME": ""}, r"salloc's.*srun --jobid=7 --overlap --pty bash"),
+    ],
+)
+def test_a_job_without_gpus_does_not_share_those_of_others(more: dict[str, str], said: str) -> None:
+    with pytest.raises(InventoryError, match=said):
         given_gpus("", {**JOB, **more})
 
 

@@ -248,3 +248,24 @@ def test_a_batch_job_has_a_node_manager_of_its_own(
     # It was submitted from a terminal of that job's server.
     assert find_socket(other | {"JUPYTER_GPUSHARE_SOCKET": ours}, system) is None
     assert find_socket(one | {"JUPYTER_GPUSHARE_SOCKET": ours}, system) == Found(ours, True)
+
+
+def test_a_step_with_a_part_of_its_jobs_gpus_is_like_a_job(
+    place: Path, listening: list[socket.socket]
+) -> None:
+    """Its server has a node manager of its own; where it has none, its job's is found."""
+    job = {"JUPYTER_RUNTIME_DIR": str(place), "SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0,1"}
+    whole = job | {"SLURM_STEP_ID": "0", "SLURM_STEP_GPUS": "0,1"}
+    parts = [job | {"SLURM_STEP_ID": str(n), "SLURM_STEP_GPUS": "1"} for n in (1, 2)]
+    assert host_id(whole) == host_id(job)
+    assert len({host_id(environ) for environ in (job, *parts)}) == 3
+    ours = listen(Path(embedded_socket(str(place), host_id(job))), listening)
+    system = "/nowhere/system"
+    for environ in (whole, *parts):
+        assert find_socket(environ, system) == Found(ours, configured=False)
+        assert not is_another_hosts(ours, environ)
+    own = listen(Path(embedded_socket(str(place), host_id(parts[0]))), listening)
+    assert find_socket(parts[0], system) == Found(own, configured=False)
+    for environ in (whole, parts[1]):
+        assert find_socket(environ, system) == Found(ours, configured=False)
+        assert is_another_hosts(own, environ)

@@ -206,6 +206,7 @@ def test_a_job_without_gpus_hosts_no_node_manager(
     app = extension.GpuShareExtension(simulate="" if is_real else "2x24GiB")
     assert app.wants_embedded()
     monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURMD_NODENAME", "gpu1")
     assert not app.wants_embedded()
     assert "Slurm gave this job no GPU" in (app.why() or "")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")

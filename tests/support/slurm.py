@@ -53,7 +53,7 @@ SlurmdUser=root
 SlurmctldPort=6817
 # A job that was preempted may start again after cred_expire.
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket,cred_expire=2
+AuthInfo=socket={folder}/munge/socket,cred_expire=5
 CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool/%n
@@ -74,10 +74,11 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 KillWait=5
+RequeueExit=75
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 {nodes}
-PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP GraceTime=20
+PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
 """
 
@@ -200,8 +201,8 @@ class Slurm:
 
     def story(self) -> str:
         """What the daemons said, for whoever must understand a failure."""
-        logs = sorted((self.folder / "log").glob("*.*"))
-        return "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
+        logs = sorted((self.folder / "log").glob("*.log"))
+        return "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-2000:]}" for log in logs)
 
     def until(self, look: Callable[[], T], what: str, within: float = WITHIN) -> T:
         """The first true thing that ``look`` gives; fails after so many seconds."""
@@ -293,7 +294,9 @@ class Slurm:
     def job(self, job: str) -> dict[str, str]:
         """What ``scontrol show job`` tells; empty where Slurm does not answer."""
         told = self._try("root", "scontrol", "show", "job", "--oneliner", job)
-        return dict(word.split("=", 1) for word in shlex.split(told) if "=" in word)
+        # Of an array it shows all tasks, of which the last one has the array's own id.
+        line = next((one for one in told.splitlines() if one.startswith(f"JobId={job} ")), "")
+        return dict(word.split("=", 1) for word in shlex.split(line) if "=" in word)
 
     def state(self, job: str) -> str:
         """Slurm's word, such as ``RUNNING``."""
@@ -305,8 +308,11 @@ class Slurm:
 
     def ends(self, job: str, state: str = "COMPLETED", within: float = WITHIN) -> None:
         """Wait until a job has ended; it must have ended so."""
-        self.until(lambda: (now := self.state(job)) and now not in _GOES_ON, f"{job} ends", within)
+        self.until(lambda: self._has_ended(job), f"job {job} ends", within)
         assert self.state(job) == state, f"{self.job(job)}\n{self.out(job)}\n{self.story()}"
+
+    def _has_ended(self, job: str) -> bool:
+        return self.state(job) not in {"", *_GOES_ON}
 
     def out(self, job: str) -> str:
         """What a job has printed so far; an array's tasks have ids of their own."""
@@ -319,7 +325,7 @@ class Slurm:
         self.until(wanted, f"job {job} says {words!r}", within)
 
     def _has_said(self, job: str, words: str) -> bool:
-        ended = self.state(job) not in _GOES_ON
+        ended = self._has_ended(job)
         if words in self.out(job):
             return True
         assert not ended, f"{words!r} was not said:\n{self.out(job)}\n{self.job(job)}"
