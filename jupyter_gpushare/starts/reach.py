@@ -1,7 +1,8 @@
 """Reaches the program on another host: ``PREFIX… PYTHON -m jupyter_gpushare.starts.there``.
 
 ``PREFIX`` is what makes a command run there: ``ssh -o BatchMode=yes b --``, or ``nsenter …`` for a
-host that is a namespace, or nothing for this host.
+host that is a namespace, or nothing for this host. A prefix that ends with :data:`GONE` says that
+the host is gone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MODULE: Final = "jupyter_gpushare.starts.there"
+#: A prefix ends with this (EX_UNAVAILABLE) where the host is gone, with all that ran there.
+GONE: Final = 69
 #: Seconds for an answer; ssh alone may take some of them.
 PATIENCE: Final = 30.0
 #: Seconds that the other side may take to hang up, too; ssh waits for ever for a host that is away.
@@ -25,6 +28,10 @@ HANG_UP: Final = 10.0
 
 class HostAway(Exception):
     """The host cannot be reached; the text says what was tried and what came back."""
+
+
+class HostGone(HostAway):
+    """The prefix says that the host is gone, with all that ran there."""
 
 
 class NotStarted(Exception):
@@ -87,7 +94,8 @@ class Reached:
         try:
             answer = json.loads(line)
         except ValueError:
-            raise HostAway(await self._why()) from None
+            why = await self._why()
+            raise (HostGone if self.gone == GONE else HostAway)(why) from None
         if "error" in answer:
             raise NotStarted(f"{self.host}: {answer['error']}")
         return dict(answer)

@@ -18,10 +18,13 @@ from traitlets import Dict, List, Unicode
 
 from ..protocol.poolcalls import POOL_SOCKET
 from .placing import NoHost, choose_host
-from .reach import HostAway, NotStarted, Reached, Started, ask
+from .reach import HostAway, HostGone, NotStarted, Reached, Started, ask
 from .wishes import Choice, PoolAway
 
 _PERSON: Final = "{username}"
+_HOST: Final = "{host}"
+#: Stands for every host of the pool that is not named.
+_ANY: Final = "*"
 #: Nothing in such a name is an option of a program, or means anything to a shell.
 _PLAIN: Final = re.compile(r"\w[\w.@+-]*")
 
@@ -36,7 +39,9 @@ class PoolSpawner(LocalProcessSpawner):
         help="""
         Each host of the pool, by its name there, with what is put before a command so that it
         runs there as the person. `{username}` is the person, whose name may have letters, digits
-        and `_ . @ + -`. An empty list is the Hub's own host.
+        and `_ . @ + -`, and `{host}` the host. An empty list is the Hub's own host. `*` stands for
+        all hosts that are not named. A prefix that ends with the exit status 69 says that the host
+        is gone, with all that ran there.
 
             c.PoolSpawner.hosts = {
                 "a": ["ssh", "-o", "BatchMode=yes", "--", "{username}@a"],
@@ -81,14 +86,17 @@ class PoolSpawner(LocalProcessSpawner):
         Raises :class:`NoHost` for a name that a program could take for an option, or a shell for a
         command: people may choose their names.
         """
-        name, parts = self.user.name, self.hosts[host]
+        name, parts = self.user.name, self.hosts[host if host in self.hosts else _ANY]
         if any(_PERSON in part for part in parts) and not _PLAIN.fullmatch(name):
             raise NoHost(
                 f"No server starts on another host for the name {name!r}: it may have only "
                 "letters, digits and _ . @ + -, and begins with none of the last four. Ask an "
                 "administrator for another name."
             )
-        return [part.replace(_PERSON, name) for part in parts]
+        return [part.replace(_PERSON, name).replace(_HOST, host) for part in parts]
+
+    def _reaches(self, host: str) -> bool:
+        return host in self.hosts or bool(host and _ANY in self.hosts)
 
     # -- what is stored while the Hub is away ---------------------------------------------------
 
@@ -118,7 +126,7 @@ class PoolSpawner(LocalProcessSpawner):
         """Start it on the first of the ranked hosts that can be reached; its address and port."""
         away = []
         for choice in await self._ranked():
-            if choice.host not in self.hosts:
+            if not self._reaches(choice.host):
                 away.append(f"{choice.host} is not in c.PoolSpawner.hosts")
                 continue
             try:
@@ -138,7 +146,8 @@ class PoolSpawner(LocalProcessSpawner):
             return await choose_host(self, self.pool_socket)
         except PoolAway as away:
             self.log.warning("jupyter_gpushare: %s: the last host is tried first", away)
-            known = sorted(self.hosts, key=lambda host: host != self.host)  # the rest as configured
+            known = [self.host] if self._reaches(self.host) else []
+            known += [host for host in self.hosts if host not in (self.host, _ANY)]
             reason = ("The pool is away, so nobody knows which host has a free GPU.",)
             return tuple(Choice(host, reasons=reason) for host in known)
 
@@ -149,6 +158,7 @@ class PoolSpawner(LocalProcessSpawner):
         try:
             self.ip = address
             self.port = (await reached.call("port", address=address))["port"]
+            self.host = host  # what the environment says may depend on it
             environ = self.get_env()
             told = await reached.call(
                 "start",
@@ -161,7 +171,7 @@ class PoolSpawner(LocalProcessSpawner):
             )
         finally:
             await reached.close()
-        self.host, self.started = host, Started.read(told)
+        self.started = Started.read(told)
         self.pid = self.started.pid
         self._said = (f"The server starts on host {choice}",)
         self.log.info("jupyter_gpushare: server of %s: %s", self.user.name, choice)
@@ -209,12 +219,16 @@ class PoolSpawner(LocalProcessSpawner):
         """Signal 0 only looks. Whether it is alive. Raises :class:`HostAway`."""
         if self.started is None:
             return False
-        if self.host not in self.hosts:
+        if not self._reaches(self.host):
             raise HostAway(f"host {self.host} is no longer in c.PoolSpawner.hosts")
         told = {"number": int(sig), **asdict(self.started)}
         try:
             prefix = self.prefix(self.host)
         except NoHost as error:
             raise HostAway(str(error)) from error
-        answer = await ask(self.host, prefix, "signal", python=self.python, **told)
+        try:
+            answer = await ask(self.host, prefix, "signal", python=self.python, **told)
+        except HostGone as gone:
+            self.log.info("jupyter_gpushare: server of %s: %s", self.user.name, gone)
+            return False
         return bool(answer["alive"])

@@ -82,6 +82,13 @@ PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
 """
 
+#: A job can open its own GPUs only: Slurm's own walls, by control groups of version 1.
+_CONSTRAINED = {"TaskPlugin": "task/cgroup", "ProctrackType": "proctrack/cgroup"}
+_GROUPS = Path("/sys/fs/cgroup")
+_HIERARCHIES = ("devices", "freezer")
+#: Minor numbers of /dev/full and /dev/zero: a wall around /dev/null would hold for all programs.
+_HARMLESS = (7, 5)
+
 #: A folder that only its owner may enter is replaced by one that has only what people need of it.
 _OPEN = """
 folder=$1 closed=$2; shift 2
@@ -102,10 +109,12 @@ def _behind_closed_doors() -> dict[str, list[str]]:
     return found
 
 
-def missing() -> str:
-    """Why no Slurm can run here; empty where one can."""
+def missing(*, constrain: bool = False) -> str:
+    """Why no Slurm can run here, or none that keeps GPUs from jobs; empty where one can."""
     if lacking := [tool for tool in _TOOLS if shutil.which(tool, path=_PATH) is None]:
         return f"{' and '.join(lacking)} cannot be found (Debian: slurm-wlm, munge, util-linux)"
+    if constrain and not all((_GROUPS / name / "tasks").exists() for name in _HIERARCHIES):
+        return "there are no control groups of version 1 for devices and freezer"
     return impossible()
 
 
@@ -113,7 +122,8 @@ class Slurm:
     """The cluster; a context manager that returns when all its hosts take jobs.
 
     Each of ``hosts`` has so many ``gpus``. ``settings`` are lines of ``slurm.conf``, and replace
-    those of the same name. Raises :class:`~support.hosts.NoHosts` where none can be.
+    those of the same name. With ``constrain`` (``ConstrainDevices=yes``) a job can open its own
+    GPUs only, and a host has two at most. Raises :class:`~support.hosts.NoHosts` where none can be.
     """
 
     def __init__(
@@ -124,19 +134,21 @@ class Slurm:
         cpus: int = 16,
         people: Sequence[str] = PEOPLE,
         settings: Mapping[str, str] = {},
+        constrain: bool = False,
     ) -> None:
         self.names, self.gpus, self._cpus = tuple(hosts), gpus, cpus
         self.people = {name: _FIRST_USER + number for number, name in enumerate(people)}
         self.hosts = Hosts((CONTROLLER, *self.names), real=True)
         self.folder = Path()
-        self._settings = dict(settings)
+        self._constrain = constrain
+        self._settings = (_CONSTRAINED if constrain else {}) | dict(settings)
         #: The daemons by their names: ``munged``, ``slurmctld``, and a ``slurmd`` by its host's.
         self.daemons: dict[str, subprocess.Popen[Any]] = {}
 
     # -- the cluster ---------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        if why := missing():
+        if why := missing(constrain=self._constrain):
             raise NoHosts(why)
         # Everybody's jobs look there, which pytest's folders do not let them.
         self.folder = Path(tempfile.mkdtemp(prefix="gpushare-slurm-"))
@@ -163,6 +175,9 @@ class Slurm:
     def close(self) -> None:
         """End all jobs and daemons, and remove the folder."""
         self.hosts.close()
+        for group in self._groups():
+            for folder, _folders, _files in os.walk(group, topdown=False):
+                os.rmdir(folder)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self, daemon: str) -> None:
@@ -223,7 +238,9 @@ class Slurm:
         (self.folder / "munge/key").chmod(0o400)
         devices = self.folder / "dev"
         for index in range(self.gpus):
-            os.mknod(devices / f"nvidia{index}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+            minor = _HARMLESS[index] if self._constrain else 3
+            os.mknod(devices / f"nvidia{index}", stat.S_IFCHR, os.makedev(1, minor))
+            (devices / f"nvidia{index}").chmod(0o666)
         each = f"CPUs={self._cpus} RealMemory=8000 Gres=gpu:{self.gpus} State=UNKNOWN"
         nodes = [
             f"NodeName={name} NodeHostname={name} NodeAddr={self.hosts[name].address} {each}"
@@ -238,7 +255,10 @@ class Slurm:
         named = f"NodeName={','.join(self.names)} Name=gpu"
         gres = f"{named} File={devices}/nvidia[0-{self.gpus - 1}]\n"
         (self.folder / "gres.conf").write_text(gres)
-        (self.folder / "cgroup.conf").write_text("ConstrainDevices=no\n")
+        walls = "ConstrainDevices=no\n"
+        if self._constrain:
+            walls = f"CgroupPlugin=cgroup/v1\nCgroupMountpoint={_GROUPS}\nConstrainDevices=yes\n"
+        (self.folder / "cgroup.conf").write_text(walls)
         for name, number in self.people.items():
             home = self.home(name)
             home.mkdir(mode=0o700)
@@ -256,6 +276,18 @@ class Slurm:
             self.hosts[host].ask(
                 ["sh", "-ec", _OPEN, "sh", str(self.folder / "open"), closed, *within]
             )
+        for group in self._groups(host) if host in self.names else ():
+            group.mkdir(exist_ok=True)
+            self.hosts[host].ask(["mount", "--bind", str(group), str(group.parent)])
+
+    def _groups(self, *hosts: str) -> list[Path]:
+        """What the hosts take for the top of each hierarchy: two beds must not share their own."""
+        name = f"{self.folder.name}-"
+        return [
+            _GROUPS / hierarchy / (name + host)
+            for hierarchy in (_HIERARCHIES if self._constrain else ())
+            for host in hosts or self.names
+        ]
 
     # -- its people ----------------------------------------------------------------------------
 
