@@ -132,8 +132,9 @@ class Holding:
         return self.grant
 
     def environ_of_program(self) -> dict[str, str]:
-        """The environment by which a program uses the GPUs, and joins the lease."""
-        assert self.grant is not None
+        """The environment by which a program uses the GPUs, if any, and joins the lease."""
+        if self.grant is None:
+            return {**self.environ}
         visible, naming = self.grant.visible_devices, {}
         if self._by_index:
             visible, naming = self.grant.indices, {names.VISIBLE_DEVICES: "indices"}

@@ -9,7 +9,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Final
 
 from ..client.errors import GpuShareError
@@ -152,8 +152,8 @@ class KeptTree:
         if started is None:
             return
         root, numbers = started.root, [signal.SIGTERM, signal.SIGKILL]
-        left = _Left(root, self.helper, whole_session=self._new_session)
-        left.find()  # orphans are not below the root any more
+        left: dict[int, int] = {}
+        self._find(root, left)  # orphans are not below the root any more
         started.signal(signal.SIGTERM)
         until = time.monotonic() + GRACE
         while is_same(root.pid, root.start_time):
@@ -162,10 +162,13 @@ class KeptTree:
                 break
             time.sleep(_LOOK)  # it may be nobody's child that we could wait for
         for number in numbers:
-            left.find()
-            left.signal(number)
-            left.wait(REST)
-        left.close()
+            self._find(root, left)
+            for watch in left.values():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    signal.pidfd_send_signal(watch, number)
+            _wait(left.values(), REST)
+        for watch in left.values():
+            os.close(watch)
         if (helper := started.helper) is not None:
             try:
                 helper.wait(REST)
@@ -173,6 +176,24 @@ class KeptTree:
                 helper.kill()
                 helper.wait()
         self._clear()
+
+    def _find(self, root: Target, found: dict[int, int]) -> None:
+        """Find its processes that live now, once and for all, by descriptors of them."""
+        if start_time(root.pid) not in (None, root.start_time):
+            return  # the number is another process's; it would not be while our session has members
+        those = {*tree_of([root.pid]), *(self._gone(root) if self._new_session else ())}
+        for pid in those - set(found):
+            with contextlib.suppress(ProcessLookupError):  # it ended just now
+                found[pid] = os.pidfd_open(pid)
+
+    def _gone(self, root: Target) -> set[int]:
+        """Those of its session, and those that have left that, too, and have lost their parent."""
+        # The helper's worker starts nothing but the root, and adopts whatever loses its parent.
+        worker = _parent(root.pid)
+        adopted: Sequence[int] = ()
+        if worker is not None and _parent(worker) == self.helper:
+            adopted = tree_of([worker])
+        return {*session_of(root.pid), *adopted} - {worker}
 
     def _clear(self) -> None:
         """Remove what one that has ended leaves: no program can listen where a socket lies."""
@@ -216,52 +237,14 @@ class KeptTree:
         return next(found, None)
 
 
+def _wait(watches: Iterable[int], seconds: float) -> None:
+    """Wait until processes have ended, so many seconds for all of them."""
+    until = time.monotonic() + seconds
+    for watch in watches:
+        poll = select.poll()  # not select: it cannot take a descriptor over 1023
+        poll.register(watch, select.POLLIN)
+        poll.poll(max(0.0, until - time.monotonic()) * 1000)
+
+
 def _parent(pid: int) -> int | None:
     return next((int(parent) for parent in stat_of(pid)[1:2]), None)
-
-
-class _Left:
-    """The processes of a program that is ended, found once and for all by their descriptors."""
-
-    def __init__(self, root: Target, helper: int, *, whole_session: bool) -> None:
-        """``whole_session``: those that are no longer below the root, too."""
-        self._root, self._helper, self._whole = root, helper, whole_session
-        self._watches: dict[int, int] = {}
-
-    def find(self) -> None:
-        """Find those that live now."""
-        root = self._root.pid
-        if start_time(root) not in (None, self._root.start_time):
-            return  # the number is another process's; it would not be while our session has members
-        found = {*tree_of([root]), *(self._gone() if self._whole else ())}
-        for pid in found - set(self._watches):
-            with contextlib.suppress(ProcessLookupError):  # it ended just now
-                self._watches[pid] = os.pidfd_open(pid)
-
-    def _gone(self) -> set[int]:
-        """Those of its session, and those that have left that, too, and have lost their parent."""
-        # The helper's worker starts nothing but the root, and adopts whatever loses its parent.
-        worker = _parent(self._root.pid)
-        adopted = (
-            tree_of([worker]) if worker is not None and _parent(worker) == self._helper else ()
-        )
-        return {*session_of(self._root.pid), *adopted} - {worker}
-
-    def signal(self, number: int) -> None:
-        """To all of them."""
-        for watch in self._watches.values():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                signal.pidfd_send_signal(watch, number)
-
-    def wait(self, seconds: float) -> None:
-        """Wait until they have ended."""
-        until = time.monotonic() + seconds
-        for watch in self._watches.values():
-            poll = select.poll()  # not select: it cannot take a descriptor over 1023
-            poll.register(watch, select.POLLIN)
-            poll.poll(max(0.0, until - time.monotonic()) * 1000)
-
-    def close(self) -> None:
-        """Forget them."""
-        for watch in self._watches.values():
-            os.close(watch)

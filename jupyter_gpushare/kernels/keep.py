@@ -193,10 +193,8 @@ class KeptKernel(Kept):
         return ""
 
     def environ(self) -> Mapping[str, str]:
-        if self.holding.grant is not None:
-            return self.holding.environ_of_program()
         visible = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": self._visible}
-        return {**self.holding.environ, **visible}
+        return {**super().environ(), **({} if self.holding.lease else visible)}
 
     def _look(self) -> None:
         """Wake it where it works and has no GPU. Never waits."""

@@ -98,28 +98,19 @@ class Gate:
         return self.bounds.size - self._held
 
     def hold(self, ticket: Ticket, most: int) -> int:
-        """How many bytes more may be held for it, up to ``most``; so many are counted at once."""
-        given = min(most, self.room) if ticket in self else 0
+        """How many bytes more may be held for it, up to ``most``; so many are counted at once.
+
+        Less than none: so many did not come.
+        """
+        given = min(most, self.room) if ticket in self._waiting else 0
         ticket.held += given
         self._held += given
         return given
 
-    def unhold(self, ticket: Ticket, unused: int) -> None:
-        """So many of them did not come."""
-        if ticket in self:
-            ticket.held -= unused
-            self._held -= unused
-
-    def leave(self, ticket: Ticket) -> bool:
-        """It waits no longer, for whatever reason; whether it did."""
-        if ticket not in self:
-            return False
-        del self._waiting[ticket]
-        self._held -= ticket.held
-        return True
-
-    def __contains__(self, ticket: Ticket) -> bool:
-        return ticket in self._waiting
+    def leave(self, ticket: Ticket) -> None:
+        """It waits no longer, for whatever reason."""
+        self.hold(ticket, -ticket.held)
+        self._waiting.pop(ticket, None)
 
     # -- waking ------------------------------------------------------------------------
 

@@ -41,10 +41,10 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from ..client.errors import GpuShareError
-from ..keeper.keeper import Keeper, Rest
+from ..keeper.keeper import Keeper, NobodyWaits, Rest
 from .adapters.base import Adapter
 from .gate import Gate, Refused, Ticket
-from .token import Token
+from .token import fits
 from .upstream import Control
 
 #: What is between two ends of one connection, and is not passed on (RFC 9110, 7.6.1).
@@ -82,10 +82,6 @@ class _Broke(Exception):
     """The server broke off its answer; the client has the beginning."""
 
 
-class _Unsent(Exception):
-    """As a `ClientError`, and one after which the library does not send the request again."""
-
-
 def lost(why: object) -> Problem:
     """No answer. The server may have got the request: clients must not try by themselves."""
     return Problem("lost", 502, "server_lost", str(why), x_should_retry="false")
@@ -106,11 +102,13 @@ class Proxy:
         control: Control,
         adapter: Adapter,
         gate: Gate,
-        token: Token | None,
+        token: str | None,
         *,
         idle: float = 30.0,
+        grace: float = 10.0,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
+        """At the end requests have ``grace`` seconds."""
         #: What callers may ask for, and what tells its health: that the proxy answers itself, so
         #: that a probe neither wakes it nor keeps it awake.
         self.adapter = adapter
@@ -136,35 +134,29 @@ class Proxy:
         self._ended = ""
         self._waking: asyncio.Task[None] | None = None
         self._resting: asyncio.TimerHandle | None = None
-        self._strangers: dict[Any, asyncio.Transport] = {}
-        #: How requests ended: answered, lost, refused, gone.
-        self.counts: Counter[str] = Counter()
-
-    # -- life --------------------------------------------------------------------------
-
-    async def start(self, host: str, port: int, grace: float = 10.0) -> web.ServerRunner:
-        """Listen; at the end requests have ``grace`` seconds. Raises :class:`OSError`."""
-        serving = _Listening(
+        listening = _Listening(
             self.handle,
             handler_cancellation=True,
             auto_decompress=False,
             access_log=None,
             logger=_log,
         )
-        self._strangers = serving.strangers
-        runner = web.ServerRunner(serving, shutdown_timeout=grace)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, host, port).start()
-        except OSError:
-            await self.stop(runner)
-            raise
-        return runner
+        self._strangers = listening.strangers
+        self.runner = web.ServerRunner(listening, shutdown_timeout=grace)
+        #: How requests ended: answered, lost, refused, gone.
+        self.counts: Counter[str] = Counter()
 
-    async def stop(self, runner: web.ServerRunner) -> None:
+    # -- life --------------------------------------------------------------------------
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen. Raises :class:`OSError`; `stop` it then, too."""
+        await self.runner.setup()
+        await web.TCPSite(self.runner, host, port).start()
+
+    async def stop(self) -> None:
         """Listen no more; what is under way is broken off."""
         self.end("The server is stopped.")
-        await runner.cleanup()
+        await self.runner.cleanup()
         await self._session.close()
         if self._waking is not None:
             await asyncio.wait({self._waking})
@@ -192,9 +184,8 @@ class Proxy:
         if request.rel_url.path == self.adapter.ready and request.method in ("GET", "HEAD"):
             rest = self._keeper.rest
             state = "starting" if rest is Rest.AWAKE and not self._open else rest.value
-            if self._ended:
-                return web.json_response({"status": "ended"}, status=503)
-            return web.json_response({"status": state})
+            word, status = ("ended", 503) if self._ended else (state, 200)
+            return web.json_response({"status": word}, status=status)
         ends = "answered"
         try:
             self._must_be_allowed(request)
@@ -230,7 +221,7 @@ class Proxy:
 
     def _must_be_allowed(self, request: web.BaseRequest) -> None:
         """Raises `Problem`."""
-        if self._token is not None and not self._token.fits(request.headers.get("Authorization")):
+        if self._token is not None and not fits(self._token, request.headers.get("Authorization")):
             words = "This server needs its token: Authorization: Bearer TOKEN."
             raise Problem("refused", 401, "no_token", words, WWW_Authenticate="Bearer")
         method, path = request.method, request.rel_url.path
@@ -250,7 +241,7 @@ class Proxy:
                 data=body.chunks() if request.body_exists else None,
                 allow_redirects=False,
             )
-        except (ClientError, OSError, _Unsent) as error:
+        except (ClientError, OSError) as error:
             raise lost(f"The server did not answer: {error}") from error
         if answer.status < 200:  # nobody asked for another protocol
             answer.close()
@@ -289,7 +280,7 @@ class Proxy:
             words = "The server refused the WebSocket."
             status = error.status if error.status >= 400 else 502
             raise Problem("answered", status, "no_web_socket", words) from error
-        except (ClientError, OSError, _Unsent) as error:
+        except (ClientError, OSError) as error:
             raise lost(f"The server did not answer: {error}") from error
         chosen = (server.protocol,) if server.protocol else ()
         client = web.WebSocketResponse(
@@ -390,7 +381,8 @@ class Proxy:
                 self._let_in()
             while self.gate and not (self._open or self._ended):
                 self.gate.wakes(self._loop.time())
-                if await self._call():
+                with contextlib.suppress(NobodyWaits):
+                    await asyncio.to_thread(self._keeper.wake, self._queued, self._is_unwanted)
                     self._let_in()
         except (GpuShareError, OSError) as error:
             tickets, refused = self.gate.fails(str(error), self._loop.time())
@@ -401,21 +393,8 @@ class Proxy:
         finally:
             self._waking = None
 
-    async def _call(self) -> bool:
-        """Whether it is awake; else nobody waits any more. Raises :class:`GpuShareError`."""
-        unwanted = False
-
-        def cancelled() -> bool:
-            nonlocal unwanted
-            unwanted = unwanted or bool(self._ended) or not self.gate
-            return unwanted
-
-        try:
-            await asyncio.to_thread(self._keeper.wake, self._queued, cancelled)
-        except GpuShareError:
-            if not unwanted:
-                raise
-        return not unwanted
+    def _is_unwanted(self) -> bool:
+        return bool(self._ended) or not self.gate
 
     def _let_in(self) -> None:
         """Let all in who wait."""
@@ -446,7 +425,7 @@ class Body:
         """Read on as far as there is room. Only so is it seen that the client has gone."""
         while self._exists and (room := gate.hold(ticket, _CHUNK)):
             chunk = await self._stream.read(room)
-            gate.unhold(ticket, room - len(chunk))
+            gate.hold(ticket, len(chunk) - room)
             if not chunk:
                 return
             self._held.append(chunk)
@@ -468,7 +447,7 @@ async def _once(
     try:
         answer = await send(request)
     except (ClientOSError, ServerDisconnectedError) as error:
-        raise _Unsent(str(error) or "it hung up") from error
+        raise ConnectionError(str(error) or "it hung up") from error
     if 300 <= answer.status < 400 and "Upgrade" in request.headers:
         answer.close()
         raise WSServerHandshakeError(answer.request_info, (), status=answer.status)

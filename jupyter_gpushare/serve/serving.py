@@ -31,7 +31,7 @@ from .adapters.base import Adapter
 from .gate import Bounds, Gate
 from .proxy import Proxy
 from .sleeping import OwnSleep, models
-from .token import Token
+from .token import token_at
 from .upstream import (
     NONSENSE,
     PORT,
@@ -95,7 +95,7 @@ class Serving(Kept):
         if lacks:
             say(f"{lacks} It is put to sleep by other means.")
         self._can_sleep = can_sleep and not lacks
-        self._token = Token.at(folder / f"{wanted.port}.token") if wanted.token else None
+        self._token = token_at(folder / f"{wanted.port}.token") if wanted.token else None
         self._control = self._place(environ)
         self._own: OwnSleep | None = None
         self._model, self._sleeps, self._was_awake = "", 0, True
@@ -132,9 +132,8 @@ class Serving(Kept):
         return Control(free_port(), socket, key)
 
     def environ(self) -> Mapping[str, str]:
-        port, holding = self._control.port, self.holding
-        leased = holding.environ if holding.grant is None else holding.environ_of_program()
-        return {**leased, "PORT": str(port), **self.proxy.adapter.environ(port)}
+        port = self._control.port
+        return {**super().environ(), "PORT": str(port), **self.proxy.adapter.environ(port)}
 
     @property
     def address(self) -> str:
@@ -150,20 +149,18 @@ class Serving(Kept):
         """
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
             self._loop.add_signal_handler(number, self._stop)
+        looking = self._loop.create_task(self._look())
         try:
-            runner = await self.proxy.start(self._wanted.host, self._wanted.port)
-            looking = self._loop.create_task(self._look())
-            try:
-                await self.proxy.starts(self._start)
-                self.say(self._words())
-                await self._ended.wait()
-            except Stopped:
-                pass
-            finally:
-                looking.cancel()
-                self._stop()
-                await self.proxy.stop(runner)
+            await self.proxy.start(self._wanted.host, self._wanted.port)
+            await self.proxy.starts(self._start)
+            self.say(self._words())
+            await self._ended.wait()
+        except Stopped:
+            pass
         finally:
+            looking.cancel()
+            self._stop()
+            await self.proxy.stop()
             code = await asyncio.to_thread(self._close)
         return code
 
@@ -304,7 +301,7 @@ class Serving(Kept):
             "sleeps": self._sleeps,
             "wake_seconds": self.proxy.gate.took,
             "share": list(self._wanted.share),
-            "token": None if self._token is None else self._token.text,
+            "token": self._token,
             "model": self._model or None,
         }
 

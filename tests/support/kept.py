@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jupyter_gpushare.client.errors import GpuShareError
-from jupyter_gpushare.keeper.keeper import Rest
+from jupyter_gpushare.keeper.keeper import NobodyWaits, Rest
 
 
 class StandInKeeper:
@@ -74,7 +74,7 @@ class StandInKeeper:
             if cancelled():
                 self.cancelled += 1
                 self.leaving.wait()
-                raise GpuShareError("Nobody waits any more.")
+                raise NobodyWaits("Nobody waits any more.")
         if self.refuses:
             raise GpuShareError(self.refuses)
         with self._lock:
