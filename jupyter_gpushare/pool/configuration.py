@@ -41,6 +41,16 @@ class Pool(Configurable):
         help="""The address by which hosts reach the place where they join: tokens contain it. Not
         set: with JupyterHub the host of the pages' url, else this host's name."""
     ).tag(config=True)
+    authority_file = Unicode(
+        help="""A file with the certificate authority that a new pool begins with, and its key; the
+        chart for Kubernetes makes one. A pool that is there keeps its own. Not set: a new pool
+        makes one."""
+    ).tag(config=True)
+    join_token_file = Unicode(
+        help="""A file with a token by which any number of new hosts may join, as long as the pool
+        runs with this setting: for nodes that Kubernetes adds by itself. It is as secret as the
+        pool's folder. Not set: each token works once."""
+    ).tag(config=True)
     metrics_port = Integer(
         0, min=0, max=65535, help="Port of the pool's Prometheus metrics; 0: none."
     ).tag(config=True)

@@ -109,6 +109,7 @@ class Invitations:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._open: dict[str, _Invitation] = {}
+        self._standing: dict[str, _Invitation] = {}
         with contextlib.suppress(FileNotFoundError):
             known = json.loads(path.read_bytes())
             self._open = {digest: _Invitation(**one) for digest, one in known.items()}
@@ -126,14 +127,19 @@ class Invitations:
         self._keep()
         return secret, now + LASTS
 
+    def stand(self, token: Token) -> None:
+        """Let any number of new hosts join by this token. It is not written down."""
+        invitation = _Invitation(token.expires, None, "the join token")
+        self._standing[_digest(token.secret)] = invitation
+
     def spend(self, secret: str, host: str, now: float, *, is_known: bool) -> str:
-        """Use a secret up. Returns who made it.
+        """Use a secret up, unless it stands. Returns who made it.
 
         Raises :class:`NotJoined`, and leaves the secret as it is, where it is not for ``host``.
         """
         self._expire(now)
         digest = _digest(secret)
-        invitation = self._open.get(digest)
+        invitation = self._standing.get(digest) or self._open.get(digest)
         if invitation is None:
             raise NotJoined(
                 "The pool does not take this token: it was used already, or has expired (after an "
@@ -149,13 +155,15 @@ class Invitations:
             raise NotJoined(
                 f"The token is for the host {invitation.host}, and this one says that it is {host}."
             )
-        del self._open[digest]
-        self._keep()
+        if digest in self._open:
+            del self._open[digest]
+            self._keep()
         return invitation.by
 
     def _expire(self, now: float) -> None:
-        for digest in [one for one, told in self._open.items() if told.expires <= now]:
-            del self._open[digest]
+        for known in (self._open, self._standing):
+            for digest in [one for one, told in known.items() if told.expires <= now]:
+                del known[digest]
 
     def _keep(self) -> None:
         told = {digest: asdict(one) for digest, one in self._open.items()}

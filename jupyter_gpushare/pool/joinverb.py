@@ -59,9 +59,9 @@ class JoinApp(Verb):
         "", "Where the certificate goes. Left out: the directory `pool` beside the ledger."
     )
 
+    token_file = option("", "A file with the token, so that no command line shows it.")
+
     def run(self, arguments: list[str]) -> int:
-        if len(arguments) != 1:
-            raise UsageError("say the token that `jupyter gpushare pool token` printed at the pool")
         try:
             from . import joining
         except ModuleNotFoundError as error:
@@ -70,7 +70,7 @@ class JoinApp(Verb):
         folder = self._folder()
         name = self.as_name or _own_name()
         try:
-            token = joining.Token.read(arguments[0])
+            token = joining.Token.read(self._told(arguments))
             with _as_owner(folder):
                 _prepare(folder, Membership.open(folder), name)
             asked = ask()
@@ -98,6 +98,20 @@ class JoinApp(Verb):
             "(`systemctl restart jupyter-gpushare`); leases go on. "
             f"The certificate is in {folder} and is renewed by itself.",
         )
+
+    def _told(self, arguments: list[str]) -> str:
+        """The token's text. Raises `UsageError` and `Refused`."""
+        if len(arguments) + bool(self.token_file) != 1:
+            raise UsageError(
+                "say the token that `jupyter gpushare pool token` printed at the pool, or where it "
+                "is: --token-file=FILE"
+            )
+        if not self.token_file:
+            return arguments[0]
+        try:
+            return Path(self.token_file).read_text()
+        except (OSError, ValueError) as error:
+            raise Refused(f"The token in {self.token_file} cannot be read ({error}).") from error
 
     def _folder(self) -> Path:
         if self.directory:

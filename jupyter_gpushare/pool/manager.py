@@ -101,7 +101,8 @@ class PoolManager:
 
     async def start(self) -> None:
         """Read the ledger and call the hosts. Raises :class:`LedgerError`, :class:`OSError`,
-        :class:`.pki.NoAuthority`, and ``ValueError`` for a quota that makes no sense.
+        :class:`.pki.NoAuthority`, :class:`.joining.NotJoined` for a file that has no token, and
+        ``ValueError`` for a quota that makes no sense.
         """
         folder = Path(self.settings.folder)
         self._open = await self._on_disk(partial(ledger.opened, folder / LEDGER))
@@ -115,6 +116,9 @@ class PoolManager:
         self._addresses = addresses or {}
         self._authority = await self._on_disk(lambda: self._open_authority(folder))
         self._invitations = Invitations(folder / "tokens.json")
+        if self.settings.join_token_file:
+            text = await self._on_disk(Path(self.settings.join_token_file).read_text)
+            self._invitations.stand(Token.read(text))
         self.quotas.recall(await self._on_disk(partial(self._ledger.recollect, "size")))
         wall = self._clock.wall()
         await self.submit(lambda at: cmd.Start(at, wall))
@@ -141,7 +145,9 @@ class PoolManager:
     def _open_authority(self, folder: Path) -> Authority:
         if exists(folder):
             return Authority.open(folder, self._clock.wall())
-        return Authority.create(folder, self.settings.title, self._clock.wall())
+        given = self.settings.authority_file
+        begins = Path(given) if given else None
+        return Authority.create(folder, self.settings.title, self._clock.wall(), begins)
 
     async def _listen(self) -> None:
         if not self.settings.listen:

@@ -69,12 +69,17 @@ class Authority:
         self._calls: ssl.SSLContext | None = None
 
     @classmethod
-    def create(cls, folder: Path, pool: str, now: float) -> Authority:
-        """A new pool in a new directory, for its owner only."""
+    def create(cls, folder: Path, pool: str, now: float, begins: Path | None = None) -> Authority:
+        """A new pool in a new directory, for its owner only.
+
+        ``begins``: a file with the authority that it takes over, with its key. Raises
+        :class:`NoAuthority` if that has none.
+        """
+        signer = _new_signer(pool, now) if begins is None else _read_signer(begins)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.chmod(folder, 0o700)
         replace_private(folder / _ABOUT, json.dumps({"pool": pool}).encode())
-        authority = cls(folder, pool, _new_signer(pool, now))
+        authority = cls(folder, pool, signer)
         authority._keep()
         authority.renew(now)
         return authority
@@ -84,14 +89,9 @@ class Authority:
         """The pool in a directory; what is due is renewed. Raises :class:`NoAuthority`."""
         try:
             pool = str(json.loads((folder / _ABOUT).read_bytes())["pool"])
-            text = (folder / _AUTHORITY).read_bytes()
-            key = serialization.load_pem_private_key(text, None)
-            first, *rest = x509.load_pem_x509_certificates(text)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise NoAuthority(f"The pool in {folder} cannot be used: {error}.") from error
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise NoAuthority(f"The pool in {folder} has a key of another kind.")
-        authority = cls(folder, pool, _Signer(key, first, *rest[:2]))
+        authority = cls(folder, pool, _read_signer(folder / _AUTHORITY))
         authority.renew(now)
         return authority
 
@@ -237,6 +237,19 @@ def _is_due(shown: x509.Certificate, now: float) -> bool:
     """Whether two thirds of a certificate's time are over."""
     begun, ends = shown.not_valid_before_utc.timestamp(), shown.not_valid_after_utc.timestamp()
     return now >= begun + (ends - begun) * RENEWED_AT
+
+
+def _read_signer(file: Path) -> _Signer:
+    """Raises :class:`NoAuthority`."""
+    try:
+        text = file.read_bytes()
+        key = serialization.load_pem_private_key(text, None)
+        first, *rest = x509.load_pem_x509_certificates(text)
+    except (OSError, ValueError, TypeError) as error:
+        raise NoAuthority(f"The authority in {file} cannot be used: {error}.") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise NoAuthority(f"The authority in {file} has a key of another kind.")
+    return _Signer(key, first, *rest[:2])
 
 
 def _new_signer(pool: str, now: float) -> _Signer:

@@ -30,6 +30,7 @@ async def serving(settings: Pool, log: logging.Logger) -> AsyncIterator[PoolMana
     """Serve until the context ends. Raises :class:`CannotServe`."""
     try:
         from .answers import PoolAnswers
+        from .joining import NotJoined
         from .manager import PoolManager
         from .pki import NoAuthority
     except ModuleNotFoundError as error:
@@ -49,7 +50,7 @@ async def serving(settings: Pool, log: logging.Logger) -> AsyncIterator[PoolMana
                 registry, address = manager.metrics.registry, settings.metrics_address
                 exporter = metricsport.serve(registry, address, settings.metrics_port)
                 stack.callback(exporter.stop)
-        except (LedgerError, NoAuthority, ValueError) as error:
+        except (LedgerError, NoAuthority, NotJoined, ValueError) as error:
             raise CannotServe(str(error)) from error
         except OSError as error:
             raise CannotServe(f"The pool cannot start: {error}") from error

@@ -99,7 +99,7 @@ def test_a_release_publishes_each_of_them() -> None:
 
 def test_the_examples_name_this_version() -> None:
     places = [*FOLDER.iterdir(), *(ROOT / "docs" / "deploy").glob("*.md")]
-    places.append(FOLDER.parent / "z2jh" / "daemonset.yaml")
+    places += (FOLDER.parent / "chart").glob("*.yaml")
     for place in places:
         text = place.read_text()
         assert set(re.findall(r"VERSION=(\d[\w.]*)", text)) <= {__version__}

@@ -24,14 +24,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
+from support.livenode import in_process
 from support.node import RunningNode, needs_root, open_directory
 from support.pool import PoolNode, join
 
 from jupyter_gpushare.daemon.membership import BadMembership, Membership, ask
 from jupyter_gpushare.link.dial import Host
 from jupyter_gpushare.link.nodelink import NodeLink
-from jupyter_gpushare.pool import joining
+from jupyter_gpushare.pool import configuration, joining
 from jupyter_gpushare.pool.pki import DAY, Authority, BadRequest, NoAuthority
+from jupyter_gpushare.pool.serving import CannotServe, serving
 from jupyter_gpushare.protocol.secured import (
     POOL,
     Holder,
@@ -354,6 +356,51 @@ async def test_the_pool_keeps_no_secret(pool: Pool) -> None:
 
 
 @with_pool
+async def test_by_a_standing_token_any_number_of_new_hosts_join(pool: Pool) -> None:
+    """Kubernetes adds nodes by itself."""
+    token = replace(pool.token(), secret="stands", expires=time.time() + 3 * joining.LASTS)
+    pool.invitations.stand(token)
+    for name in ("b", "c"):
+        await come(token, name)
+    assert pool.hosts["c"] == ("127.0.0.1:10205", "the join token")
+    with pytest.raises(joining.NotJoined, match="has a host b already"):
+        await come(token, "b")
+    # It stands as long as the pool is told of it, and no longer than it says.
+    again = joining.Invitations(pool.folder / "pool" / "tokens.json")
+    with pytest.raises(joining.NotJoined, match="used already"):
+        again.spend("stands", "d", time.time(), is_known=False)
+    pool.now = lambda: time.time() + 4 * joining.LASTS
+    with pytest.raises(joining.NotJoined, match="has expired"):
+        await come(token, "d")
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [("authority_file", "The authority in .* cannot be used"), ("join_token_file", "no token of")],
+)
+async def test_a_file_that_a_pool_begins_with_must_hold_what_it_should(
+    tmp_path: Path, setting: str, said: str
+) -> None:
+    (tmp_path / "file").write_text("nothing")
+    settings = configuration.Pool(folder=str(tmp_path / "pool"), socket=f"{tmp_path}/s", listen="")
+    setattr(settings, setting, str(tmp_path / "file"))
+    with pytest.raises(CannotServe, match=said):
+        async with serving(settings, LOG):
+            pass
+
+
+async def test_a_new_pool_takes_an_authority_over_and_keeps_its_own_later(tmp_path: Path) -> None:
+    given = Authority.create(tmp_path / "given", "lab", time.time())
+    settings = configuration.Pool(folder=str(tmp_path / "pool"), socket=f"{tmp_path}/s", listen="")
+    settings.authority_file = str(tmp_path / "given" / "authority.pem")
+    for _start in range(2):
+        async with serving(settings, LOG):
+            pass
+        assert Authority.open(tmp_path / "pool", time.time()).pinned == given.pinned
+        Authority.create(tmp_path / "given", "lab", time.time())
+
+
+@with_pool
 async def test_an_expired_token_is_not_taken(pool: Pool) -> None:
     token = pool.token()
     with pytest.raises(joining.NotJoined, match="has expired"):
@@ -505,7 +552,13 @@ async def test_a_node_manager_that_joined_answers_its_pool(tmp_path: Path) -> No
         node = RunningNode(tmp_path, arguments=["--NodeManagerApp.pool_listen=127.0.0.1:0"])
         # Never an own port of this machine's: the node manager takes any.
         token, directory = str(pool.token()), f"--directory={tmp_path / 'member'}"
-        ran = await asyncio.to_thread(_join, token, "--name=b", directory)
+        file = tmp_path / "token"
+        wrong = in_process("pool", "join", f"--token-file={file}", "--name=b", directory)
+        assert "The token in" in wrong.stderr
+        both = in_process("pool", "join", token, f"--token-file={file}", "--name=b", directory)
+        assert "or where it is: --token-file=FILE" in both.stderr
+        file.write_text(f"{token}\n")
+        ran = await asyncio.to_thread(_join, f"--token-file={file}", "--name=b", directory)
         assert ran.returncode == 0, ran.stderr
         assert "This host is b in the pool lab now" in ran.stdout
         again = await asyncio.to_thread(_join, token, "--name=b", directory)

@@ -1,4 +1,5 @@
-# The node manager's image. The driver's libraries come from the NVIDIA runtime.
+# The image of the node manager, and in Kubernetes of the pool. The driver's libraries come from the
+# NVIDIA runtime.
 # After `make dist`, in the repository's root:
 #   docker build -f etc/deploy/docker/node.Dockerfile --build-arg VERSION=0.1.0 -t jupyter-gpushare-node:0.1.0 .
 ARG BASE=python:3.13-slim-trixie
@@ -9,10 +10,13 @@ LABEL org.opencontainers.image.title="jupyter-gpushare-node" \
       org.opencontainers.image.source="https://github.com/jupyter-gpushare/jupyter_gpushare" \
       org.opencontainers.image.licenses="BSD-3-Clause" \
       org.opencontainers.image.version="${VERSION}"
-# By their paths: of our packages nothing comes from an index.
+# The Hub's own version, by its first number at least.
+ARG JUPYTERHUB="jupyterhub>=5.3,<7"
+# By their paths: of our packages nothing comes from an index. The other two are for the pool.
 RUN --mount=type=bind,source=dist,target=/wheels \
     pip install --no-cache-dir --no-compile --find-links /wheels \
-    /wheels/jupyter_gpushare*-"${VERSION:?say --build-arg VERSION=...}"-*.whl
+    /wheels/jupyter_gpushare*-"${VERSION:?say --build-arg VERSION=...}"-*.whl \
+    "${JUPYTERHUB}" "cryptography>=42"
 ENV HOME=/tmp PYTHONDONTWRITEBYTECODE=1
 VOLUME ["/run/jupyter-gpushare", "/var/lib/jupyter-gpushare"]
 EXPOSE 9464

@@ -1,0 +1,167 @@
+"""As much of Kubernetes' API as the chart's hook and KubeSpawner ask, with its answers as they are.
+
+Pods that are made run at once, and nothing runs in them. With ``rules``, which are those of a Role,
+it refuses what they do not allow, and notes which of their verbs were used.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+#: A request's verb, resource and name ("": of all of them).
+Asked = tuple[str, str, str]
+
+
+@dataclass
+class KubeApi:
+    """Objects by resource and name, and what was asked."""
+
+    token: str = ""
+    rules: Sequence[dict[str, Any]] | None = None
+    objects: dict[str, dict[str, Any]] = field(default_factory=dict)
+    asked: list[Asked] = field(default_factory=list)
+    used: set[tuple[int, str]] = field(default_factory=set)
+    url: str = ""
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    @contextmanager
+    def served(self, tls: ssl.SSLContext | None = None) -> Iterator[KubeApi]:
+        """Answer on a free port of this host."""
+        server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"api": self}))
+        server.daemon_threads = True
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield self
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+    def may(self, verb: str, resource: str, name: str) -> bool:
+        """Whether one of the rules allows it; as Kubernetes' own RBAC decides."""
+        self.asked.append((verb, resource, name))
+        if self.rules is None:
+            return True
+        for number, rule in enumerate(self.rules):
+            named = rule.get("resourceNames")
+            if (
+                "" in rule["apiGroups"]
+                and resource in rule["resources"]
+                and verb in rule["verbs"]
+                and (not named or name in named)
+            ):
+                self.used.add((number, verb))
+                return True
+        return False
+
+    def make(self, resource: str, told: dict[str, Any]) -> dict[str, Any] | None:
+        """Add an object; ``None`` where there is one of this name."""
+        of = self.objects.setdefault(resource, {})
+        name = told["metadata"]["name"]
+        if name in of:
+            return None
+        told["metadata"] |= {"namespace": "jhub", "uid": name, "resourceVersion": str(len(of) + 1)}
+        if resource == "pods":
+            state = {
+                "name": "notebook",
+                "ready": True,
+                "image": "",
+                "imageID": "",
+                "restartCount": 0,
+            }
+            ready = [{**state, "state": {"running": {"startedAt": "2026-11-29T12:00:00Z"}}}]
+            told["status"] = {
+                "phase": "Running",
+                "podIP": "10.1.0.7",
+                "containerStatuses": ready,
+                "conditions": [{"type": "Ready", "status": "True"}],
+            }
+        with self.changed:
+            of[name] = told
+            self.changed.notify_all()
+        return told
+
+
+class _Handler(BaseHTTPRequestHandler):
+    api: KubeApi
+
+    def do_GET(self) -> None:
+        where = urlsplit(self.path)
+        resource, name = self._place(where.path)
+        query = parse_qs(where.query)
+        is_watch = query.get("watch") in (["true"], ["True"])
+        verb = "watch" if is_watch else "get" if name else "list"
+        if not self._lets_in(verb, resource, name):
+            return
+        of = self.api.objects.get(resource, {})
+        if is_watch:
+            self._watch(resource, int(query["resourceVersion"][0]))
+        elif not name:
+            version = {"resourceVersion": str(len(of))}
+            self._answer(200, {"kind": "List", "metadata": version, "items": [*of.values()]})
+        elif name in of:
+            self._answer(200, of[name])
+        else:
+            self._answer(404, {"kind": "Status", "code": 404, "message": "not found"})
+
+    def do_POST(self) -> None:
+        resource, _name = self._place(urlsplit(self.path).path)
+        told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if not self._lets_in("create", resource, ""):
+            return
+        made = self.api.make(resource, told)
+        if made is None:
+            self._answer(409, {"kind": "Status", "code": 409, "message": "already exists"})
+        else:
+            self._answer(201, made)
+
+    def _place(self, path: str) -> tuple[str, str]:
+        _api, _v1, _namespaces, _namespace, resource, *name = path.strip("/").split("/")
+        return resource, "".join(name)
+
+    def _lets_in(self, verb: str, resource: str, name: str) -> bool:
+        shown = self.headers.get("Authorization", "")
+        if self.api.token and shown != f"Bearer {self.api.token}":
+            self._answer(401, {"kind": "Status", "code": 401, "message": "Unauthorized"})
+            return False
+        if not self.api.may(verb, resource, name):
+            said = f'cannot {verb} resource "{resource}"'
+            self._answer(403, {"kind": "Status", "code": 403, "message": said})
+            return False
+        return True
+
+    def _watch(self, resource: str, after: int) -> None:
+        """One event: the first object that comes after ``after``, within a second."""
+        with self.api.changed:
+            of = self.api.objects.setdefault(resource, {})
+            self.api.changed.wait_for(lambda: len(of) > after, 1.0)
+            new = list(of.values())[after:]
+        lines = [json.dumps({"type": "ADDED", "object": one}) + "\n" for one in new]
+        self._send(200, "".join(lines).encode())
+
+    def _answer(self, code: int, told: dict[str, Any]) -> None:
+        self._send(code, json.dumps(told).encode())
+
+    def _send(self, code: int, body: bytes) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        # Who watched may be gone.
+        with suppress(OSError):
+            self.wfile.write(body)
+
+    def log_message(self, *_args: Any) -> None:
+        """Nothing: a test reads what was asked."""
