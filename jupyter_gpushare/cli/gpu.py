@@ -10,7 +10,7 @@ from ..protocol import said
 from ..protocol.holding import gpu_number
 from ..protocol.messages import Method
 from ..protocol.sizes import format_size
-from ..protocol.tables import table
+from ..protocol.tables import listing
 from ..protocol.words import counted
 
 
@@ -25,17 +25,17 @@ class GpuListApp(Verb):
             status = node.call(Method.STATUS)
         gpus, now = status["gpus"], status["node"]["time"]
         rows = [
-            (gpu_number(gpu), gpu["uuid"], gpu["name"], format_size(gpu["memory"]), service)
+            {
+                "gpu": gpu_number(gpu),
+                "uuid": gpu["uuid"],
+                "name": gpu["name"],
+                "memory": format_size(gpu["memory"]),
+                # Why it takes no leases; else its health.
+                "service": said.texts(said.about(gpu, "problem") or said.about(gpu, "health"), now),
+            }
             for gpu in gpus
-            if (service := said.texts(_problems(gpu), now))
         ]
-        heads = ("GPU", "UUID", "NAME", "MEMORY", "SERVICE")
-        return self.say({"gpus": gpus}, table(heads, rows) if rows else "No GPUs.")
-
-
-def _problems(gpu: Any) -> list[said.Document]:
-    """Why it takes no leases; else its health."""
-    return said.about(gpu, "problem") or said.about(gpu, "health")
+        return self.say({"gpus": gpus}, listing(rows, "No GPUs."))
 
 
 class ServiceVerb(Verb):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..console.verb import Refused, UsageError, Verb, option
-from ..protocol.tables import table
+from ..protocol.tables import listing
 from ..walls import helper
 
 #: Where the helper of this package's systemd units listens.
@@ -54,11 +54,14 @@ class WallsApp(Verb):
         if not told["on"]:
             return self.say(told, "The walls are off: every program can open every GPU.")
         rows = [
-            (group, " ".join(names) or "nobody yet", " ".join(gpus) or "none")
+            {
+                "control group": group,
+                "of": " ".join(names) or "nobody yet",
+                "can open": " ".join(gpus) or "none",
+            }
             for group, (names, gpus) in sorted(told["walls"].items())
         ]
-        heads = ("CONTROL GROUP", "OF", "CAN OPEN")
-        words = table(heads, rows) if rows else "No control group of a person yet."
+        words = listing(rows, "No control group of a person yet.")
         return self.say(told, "\n".join([words, *sorted(told["unlimited"].values())]))
 
     def _ask(self, do: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Final
 from ..protocol import documents as doc
 from ..protocol.words import counted
 from .leases import LIFTED_HINT, name_of
-from .text import Text, join, left, name, percent, said, since, size, text
+from .text import Text, join, left, name, percent, perhaps, said, since, size, text
 
 #: Tasks on a GPU that are named; others are counted.
 _NAMED: Final = 4
@@ -41,6 +41,8 @@ def whose(row: doc.Lease) -> str:
 
 
 _EMPTY: Final = "It is empty."
+_KEPT: Final = "Its tasks keep {}, and a step of one needs {} more at most."
+_LIFTED: Final = "Limits are lifted by {} for now."
 _TURNS: Final = (
     "Where several tasks can take turns, they compute here one after the other, and each keeps its "
     "memory meanwhile."
@@ -54,36 +56,33 @@ def _columns(gpu: doc.Gpu, most_tasks: int | None) -> Iterator[doc.Fact]:
         yield said("health", "out of service", tone="warn")
     else:
         yield said("health", "ok", tone="good")
-    if gpu["share_mode"] == "time":
-        yield said("turns", "by turns", hint=_TURNS)
     of = "" if most_tasks is None else f"{gpu['tasks']} of "
-    yield said("tasks", of + counted(gpu["tasks"] if most_tasks is None else most_tasks, "task"))
-    if gpu["used"] is not None:
-        yield said("used", "{}", size(gpu["used"]))
-    if gpu["utilisation"] is not None:
-        yield said("busy", "{}", percent(gpu["utilisation"]))
+    used, busy, most = gpu["used"], gpu["utilisation"], most_tasks
+    yield from (
+        *perhaps(gpu["share_mode"] == "time", "turns", "by turns", hint=_TURNS),
+        said("tasks", of + counted(gpu["tasks"] if most is None else most, "task")),
+        *perhaps(used is not None, "used", "{}", size(used or 0)),
+        *perhaps(busy is not None, "busy", "{}", percent(busy or 0)),
+    )
 
 
 def _parts(gpu: doc.Gpu) -> Iterator[doc.Fact]:
     """Each part of its memory and whose it is. The parts add up to all of the memory."""
-    total = gpu["memory"]
-    mine = min(gpu["mine"], total)
-    others = min(max(0, gpu["reserved"] - gpu["mine"]), total - mine)
-    turns = min(gpu["shared"], total - mine - others)
-    unleased = min(gpu["unleased"], total - mine - others - turns)
-    system = min(gpu.get("system", 0), unleased)
+    total, left_of = gpu["memory"], gpu["memory"]
+    system = min(gpu.get("system", 0), gpu["unleased"])
     out = gpu["problem"] is not None or gpu.get("out_of_service") is not None
-    free = "not given to anybody" if out else "free"
     parts = (
-        ("mine", "yours", mine),
-        ("others", "reserved by others", others),
-        ("turns", "used by turns", turns),
+        ("mine", "yours", gpu["mine"]),
+        ("others", "reserved by others", gpu["reserved"] - gpu["mine"]),
+        ("turns", "used by turns", gpu["shared"]),
         ("system", "used by the system (a screen, monitoring)", system),
-        ("unleased", "used beyond any lease", unleased - system),
-        ("free", free, total - mine - others - turns - unleased),
+        ("unleased", "used beyond any lease", gpu["unleased"] - system),
+        ("free", "not given to anybody" if out else "free", total),
     )
-    for kind, word, part in parts:
-        if part > 0:
+    for kind, word, most in parts:
+        part = min(max(0, most), left_of)
+        left_of -= part
+        if part:
             yield said("part", "{} {}", size(part), word, share=part / max(1, total), kind=kind)
 
 
@@ -108,14 +107,12 @@ def _ended(sentence: str) -> str:
     return told if told.endswith((".", "!", "?")) else f"{told}."
 
 
-def _memory(gpu: doc.Gpu) -> Iterator[doc.Fact]:
-    if gpu["persistent"] or gpu["temporary"]:
-        words = "Its tasks keep {}, and a step of one needs {} more at most."
-        kept, step = size(gpu["persistent"]), size(gpu["temporary"])
-        yield said("figures", words, kept, step, tone="muted")
-    if gpu["lifted"]:
-        words = "Limits are lifted by {} for now."
-        yield said("lifted", words, size(gpu["lifted"]), tone="muted", hint=LIFTED_HINT)
+def _memory(gpu: doc.Gpu) -> list[doc.Fact]:
+    kept, step, lifted = gpu["persistent"], gpu["temporary"], gpu["lifted"]
+    return [
+        *perhaps(kept or step, "figures", _KEPT, size(kept), size(step), tone="muted"),
+        *perhaps(lifted, "lifted", _LIFTED, size(lifted), tone="muted", hint=LIFTED_HINT),
+    ]
 
 
 def _residents(gpu: doc.Gpu, there: Sequence[doc.Lease], now: float) -> Iterator[doc.Fact]:

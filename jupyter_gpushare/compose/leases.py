@@ -503,47 +503,48 @@ def _promise(row: doc.Lease, now: float) -> Iterator[doc.Fact]:
 
 
 def _promised(promise: doc.Promise, now: float, late: bool) -> Text:
-    goals = []
-    if promise["deadline"] is not None:
-        goals.append(text("ready by {}", clock(promise["deadline"])))
-    if promise["rate"] is not None:
-        goals.append(Text(f"at least {promise['rate']:g} steps a second"))
-    stands = _PROMISES.get(promise["state"], "Promised") if promise["named"] else "Expected"
+    until, rate, ends = promise["deadline"], promise["rate"], promise["expected_end"]
+    named, why = promise["named"], WHY_LATE.get(promise["why"] or "") if late else None
+    goals = (
+        "" if until is None else text("ready by {}", clock(until)),
+        "" if rate is None else f"at least {rate:g} steps a second",
+    )
+    stands = _PROMISES.get(promise["state"], "Promised") if named else "Expected"
     told = [text("{}: {}.", stands, join(goals, " and "))]
-    if late and promise["why"] in WHY_LATE:
-        told.append(Text(f"The reason: {WHY_LATE[promise['why']]}."))
-    ends, until = promise["expected_end"], promise["deadline"]
-    told_so = not promise["named"] and until is not None and ends is not None and ends - until < 1
+    if why is not None:
+        told.append(Text(f"The reason: {why}."))
+    told_so = not named and until is not None and ends is not None and ends - until < 1
     if until is not None and ends is not None and ends > now and not told_so:
         told.append(text("It will be ready at about {}.", clock(ends)))
-    if promise["named"] and promise["share"]:
+    if named and promise["share"]:
         told.append(Text(f"{promise['share']} % of its GPU's time is its own."))
     return join(told, " ")
 
 
+#: What becomes of an idle task whose GPU is taken back, and what brings it another.
+_GOES: Final = ("What it has in memory is kept.", "It has a GPU again when it computes.")
+_KERNEL_GOES: Final = ("Its variables are kept.", "The next cell takes a GPU again.")
+
+
 def _parking(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Fact]:
+    taken, until, rung = row.get("may_be_taken_at"), row["pinned_until"], row["rung"]
     if (warning := row["warning"]) is not None:
-        words = "Its GPU is taken back in {}, because {}. What it has in memory is kept."
-        hint = "It has a GPU again when it computes."
-        if row["kind"] == "kernel":
-            words = "Its GPU is taken back in {}, because {}. Its variables are kept."
-            hint = "The next cell takes a GPU again."
-        yield said("warning", words, left(warning["at"]), near.because, tone="warn", hint=hint)
-    elif (taken := row.get("may_be_taken_at")) is not None:
-        words = "Its GPU may be asked back, because it is idle."
-        if taken > now:
-            words = "Its GPU may be asked back in {}, if it stays idle."
+        kept, hint = _KERNEL_GOES if row["kind"] == "kernel" else _GOES
+        words = "Its GPU is taken back in {}, because {}. {}"
+        figures = left(warning["at"]), near.because, kept
+        yield said("warning", words, *figures, tone="warn", hint=hint)
+    elif taken is not None:
+        words = "Its GPU may be asked back in {}, if it stays idle."
+        words = words if taken > now else "Its GPU may be asked back, because it is idle."
         yield said("kept", words, left(taken), tone="muted")
     if row["kept"]:
         yield said("keeps", "It was asked for its GPU and keeps it: {}", name(row["kept"], 500))
-    if (until := row["pinned_until"]) is not None and until > now:
+    if until is not None and until > now:
         yield said("kept", "Its GPU is kept for {} more.", left(until))
-    if row["rung"] is not None:
-        rungs = {**_RUNGS, **_SERVERS_RUNGS} if row["kind"] == "server" else _RUNGS
-        words = rungs[row["rung"]]
-        yield said("parked", words, size(row["parked_memory"] or 0))
-    ability = row["ability"]
-    if ability is not None:
+    if rung is not None:
+        servers = _SERVERS_RUNGS if row["kind"] == "server" else {}
+        yield said("parked", servers.get(rung, _RUNGS[rung]), size(row["parked_memory"] or 0))
+    if (ability := row["ability"]) is not None:
         why = f", because: {name(ability['why'], 500)}" if ability["why"] else "."
         yield said("ability", f"{_ABILITIES[ability['rung']]}{why}", tone="muted")
     elif row["mine"] and row["kind"] == "process" and row["phase"] == "held":

@@ -9,44 +9,43 @@ from typing import Final
 from ..protocol import documents as doc
 from ..protocol.words import counted, listed
 from .leases import WHY_LATE
-from .text import Text, name, said, since, size, span, text
+from .text import Text, name, perhaps, said, since, size, span, text
 
 _SIMULATED: Final = (
     "These GPUs are simulated: quotas, queue and leases are real, the devices are not. Frameworks "
     "compute on the CPU."
 )
+_AS_OF: Final = "JupyterHub does not answer. Quotas of its groups are those of {} ago."
 _FULL: Final = "All of it is used: a task that needs more cannot be parked and keeps its GPU."
 
 
-def says(status: doc.StatusHead) -> Iterator[doc.Fact]:
+def says(status: doc.StatusHead) -> list[doc.Fact]:
     """The node's own facts, the problems first."""
-    node = status["node"]
-    if node["problem"]:
-        yield said("problem", name(node["problem"], 1000), tone="bad")
-    for left_out in status.get("left_out", ()):
-        yield said("left_out", name(left_out, 1000), tone="warn")
-    if (told := node.get("quotas_as_of")) is not None:
-        words = "JupyterHub does not answer. Quotas of its groups are those of {} ago."
-        yield said("quotas_as_of", words, since(told), tone="warn")
+    node, told = status["node"], status["node"].get("quotas_as_of")
+    preset, walls, more = node.get("preset"), node.get("walls"), status.get("more")
+    used, most = node["parked_memory"], node["parked_memory_limit"]
     simulated = " (simulated)" if node["simulated"] else ""
-    words = "GPUs of {}{}, node manager {}, up {}"
-    yield said("node", words, node["name"], simulated, node["version"], since(node["started"]))
-    if node["simulated"]:
-        yield said("simulated", _SIMULATED, tone="info")
+    whose = node["name"], simulated, node["version"], since(node["started"])
     role = ", administrator" if status["admin"] else ""
-    yield said("you", f"You are {name(status['environment'])}{role}.")
-    if (preset := node.get("preset")) is not None:
-        yield said("preset", name(preset["text"], 500), label="Preset")
-    if (walls := node.get("walls")) is not None:
-        yield from _walls(walls)
-    if (more := status.get("more")) is not None:
-        rows = {"leases": more["leases"], "waiting requests": more["queue"]}
-        for what, number in rows.items():
-            if number:
-                yield said("others", f"{number} more {what} of others are not shown.", tone="muted")
-    if used := node["parked_memory"]:
-        yield _host_memory(used, node["parked_memory_limit"])
-    yield from (*_waits(status["waits"]), *_verdicts(status.get("promises")))
+    rows = {"leases": more["leases"], "waiting requests": more["queue"]} if more else {}
+    return [
+        *perhaps(node["problem"], "problem", name(node["problem"] or "", 1000), tone="bad"),
+        *(said("left_out", name(one, 1000), tone="warn") for one in status.get("left_out", ())),
+        *perhaps(told is not None, "quotas_as_of", _AS_OF, since(told or 0), tone="warn"),
+        said("node", "GPUs of {}{}, node manager {}, up {}", *whose),
+        *perhaps(simulated, "simulated", _SIMULATED, tone="info"),
+        said("you", f"You are {name(status['environment'])}{role}."),
+        *([] if preset is None else [said("preset", name(preset["text"], 500), label="Preset")]),
+        *(() if walls is None else _walls(walls)),
+        *(
+            said("others", f"{number} more {what} of others are not shown.", tone="muted")
+            for what, number in rows.items()
+            if number
+        ),
+        *([_host_memory(used, most)] if used else ()),
+        *_waits(status["waits"]),
+        *_verdicts(status.get("promises")),
+    ]
 
 
 _DENIED: Final = (
@@ -56,25 +55,27 @@ _DENIED: Final = (
 _ONE_EACH: Final = "See that each person has a control group: docs/how-to/walls.md"
 
 
-def _walls(walls: doc.Walls) -> Iterator[doc.Fact]:
-    tell = partial(said, "walls")
+_NO_WALL: Final = "There is no wall between {}: they are in one control group."
+_SEVERAL: Final = "There are several control groups of {}: memory is for those that hold a lease."
+_OUTSIDE: Final = "There is no wall around some processes of {}."
+
+
+def _walls(walls: doc.Walls) -> list[doc.Fact]:
     if not walls["stand"]:
+        words = "Nothing is granted until the walls stand again."
         hint = "Look at the helper: `systemctl status jupyter-gpushare-walls`"
-        yield tell("Nothing is granted until the walls stand again.", tone="bad", hint=hint)
-        return
+        return [said("walls", words, tone="bad", hint=hint)]
     memory = ", and the driver limits their memory there" if walls["level"] == "memory" else ""
     words = "The kernel lets processes open only the GPUs that their owner has a lease on{} ({})."
-    yield tell(words, Text(memory), counted(walls["groups"], "control group"), tone="good")
-    yield tell(_DENIED, tone="good")
-    for names in walls.get("shared", ()):
-        words = "There is no wall between {}: they are in one control group."
-        yield tell(words, _some(names), tone="warn", hint=_ONE_EACH)
-    if memory and (several := walls.get("several")):
-        words = "There are several control groups of {}: memory is for those that hold a lease."
-        yield tell(words, _some(several), tone="good")
-    if outside := walls.get("outside"):
-        words = "There is no wall around some processes of {}."
-        yield tell(words, _some(outside), tone="warn", hint=_ONE_EACH)
+    groups, several = counted(walls["groups"], "control group"), _some(walls.get("several", ()))
+    outside, warn = _some(walls.get("outside", ())), partial(said, "walls", tone="warn")
+    return [
+        said("walls", words, Text(memory), groups, tone="good"),
+        said("walls", _DENIED, tone="good"),
+        *(warn(_NO_WALL, _some(one), hint=_ONE_EACH) for one in walls.get("shared", ())),
+        *perhaps(memory and several, "walls", _SEVERAL, several, tone="good"),
+        *perhaps(outside, "walls", _OUTSIDE, outside, tone="warn", hint=_ONE_EACH),
+    ]
 
 
 def _some(names: Sequence[str]) -> Text:

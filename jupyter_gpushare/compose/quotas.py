@@ -9,7 +9,7 @@ from ..protocol import documents as doc
 from ..protocol.holding import gpu_number
 from ..protocol.periods import MONTH, WEEK
 from ..protocol.words import counted, listed
-from .text import Text, hours, join, name, said, size, text
+from .text import Text, hours, join, name, perhaps, said, size, text
 
 _SOURCES: Final = {
     "default": "the default for everybody",
@@ -49,18 +49,20 @@ def says(
     ``free`` GPUs could be granted at once, if somebody counted them.
     """
     each = Text("the whole GPU") if quota["memory"] is None else size(quota["memory"])
-    facts = [
+    weight, hint = (
+        quota["weight"],
+        "When several wait, GPUs are shared in proportion to the weights.",
+    )
+    return [
         *_held(quota, gpus),
         *_memory(quota, gpus or (), mine),
         *_budget(quota["budget"]),
         *_more(quota, free),
         said("quota", "{}, {} on each", counted(quota["gpus"], "GPU"), each, label="Quota"),
         *_left(quota),
+        *perhaps(weight != 1, "weight", f"{weight:g}", label="Weight", hint=hint),
+        said("source", _source(quota), label="Source"),
     ]
-    if quota["weight"] != 1:
-        hint = "When several wait, GPUs are shared in proportion to the weights."
-        facts.append(said("weight", f"{quota['weight']:g}", label="Weight", hint=hint))
-    return [*facts, said("source", _source(quota), label="Source")]
 
 
 def _source(quota: doc.HeldQuota) -> str:

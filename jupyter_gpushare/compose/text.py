@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from ..protocol import documents as doc
 from ..protocol.said import plain
@@ -39,7 +39,8 @@ def join(parts: Iterable[str], between: str = ", ") -> Text:
 
 def who(row: doc.Lease | doc.Waiting | doc.Server) -> Text:
     """Whose something is: ``alice (you)``, ``someone else``."""
-    return text("{} (you)" if row["mine"] else "{}", row["environment"] or "someone else")
+    told = name(row["environment"] or "someone else")
+    return Text(f"{told} (you)") if row["mine"] else told
 
 
 def said(
@@ -68,6 +69,11 @@ def said(
     if hint:
         fact["hint"] = str(hint)
     return fact
+
+
+def perhaps(there: object, about: str, words: str, *pieces: object, **how: Any) -> list[doc.Fact]:
+    """One fact, or none where nothing is there to be said."""
+    return [said(about, words, *pieces, **how)] if there else []
 
 
 # -- figures -------------------------------------------------------------------------------------

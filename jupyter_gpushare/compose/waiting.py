@@ -14,25 +14,23 @@ from .text import between, left, name, said, since, span, text, who
 def says(row: doc.Waiting, now: float) -> list[doc.Fact]:
     """A row of the queue at ``now``, Unix seconds."""
     spent = row["reason"] == "budget_spent"
-    facts = [
+    return [
+        *_place(row["position"], spent, row.get("budget")),
         said("who", who(row)),
         said("class", row["priority_class"]),
         said("asks", asks(row["gpus"], row["memory"])),
         said("waited", "{}", since(now - row["waiting"])),
+        *_told(
+            row["ahead"] if row["mine"] else None, row["message"], row.get("outlook"), spent, now
+        ),
     ]
-    place = _place(row["position"], spent, row.get("budget"))
-    ahead = row["ahead"] if row["mine"] and not spent else None
-    outlook = row.get("outlook")
-    return [*place, *facts, *_told(ahead, row["message"], None if spent else outlook, now)]
 
 
 def notice_says(notice: doc.Queued, now: float) -> list[doc.Fact]:
     """What a waiting task's people are told when its place changes; ``now`` in Unix seconds."""
-    spent = notice["reason"] == "budget_spent"
+    spent, outlook = notice["reason"] == "budget_spent", notice.get("outlook")
     place = _place(notice["position"], spent, notice.get("budget"), notice.get("host"))
-    ahead = None if spent else notice["ahead"]
-    outlook = None if spent else notice.get("outlook")
-    return [*place, *_told(ahead, notice["message"], outlook, now)]
+    return [*place, *_told(notice["ahead"], notice["message"], outlook, spent, now)]
 
 
 def line_says(waiting: Mapping[str, int]) -> doc.Fact:
@@ -55,16 +53,20 @@ def _place(
 
 
 def _told(
-    ahead: doc.Ahead | None, message: str | None, outlook: doc.Outlook | None, now: float
+    ahead: doc.Ahead | None,
+    message: str | None,
+    outlook: doc.Outlook | None,
+    spent: bool,
+    now: float,
 ) -> Iterator[doc.Fact]:
-    """``outlook`` is ``None`` where the message says when there are GPU-hours again."""
-    if ahead is not None:
+    """The message of who waits for GPU-hours says all, also when there are some again."""
+    if ahead is not None and not spent:
         yield said("ahead", _ahead(ahead))
-    if outlook is not None and (estimate := outlook["estimate"]) is not None:
+    if outlook is not None and not spent and (estimate := outlook["estimate"]) is not None:
         yield said("takes", "about {}", between(estimate["low"], estimate["high"]))
     if message:
         yield said("why", name(message, 2000))
-    if outlook is not None:
+    if outlook is not None and not spent:
         yield from _expected(outlook, now)
 
 

@@ -72,8 +72,8 @@ class JobVerb(Verb, ABC):
 
     def _listed(self) -> int:
         said = [self.row(self.records(name)) for name in self.records.names()]
-        text = listing(said) if said else f"There is no {self.records.kind}."
-        return self.say({self.listed_as: said}, text)
+        none = f"There is no {self.records.kind}."
+        return self.say({self.listed_as: said}, listing(said, none))
 
     @abstractmethod
     def row(self, records: Any) -> dict[str, Any]:

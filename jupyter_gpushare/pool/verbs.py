@@ -12,7 +12,7 @@ from ..console.node import Node, NodeSilent
 from ..console.verb import Refused, UsageError, Verb, flag, number, option
 from ..protocol.poolcalls import POOL_SOCKET, PoolMethod
 from ..protocol.sizes import MOST_GPUS, parse_size
-from ..protocol.tables import clean, table
+from ..protocol.tables import clean, listing
 from ..protocol.times import format_duration, parse_duration
 from ..protocol.words import counted
 
@@ -61,28 +61,25 @@ class HostsApp(AtPool):
 
     def run(self, arguments: list[str]) -> int:
         answer = self.ask(PoolMethod.HOSTS)
-        rows = [_row(host) for host in answer["hosts"]]
-        heads = ("HOST", "GPUS", "FREE", "KIND", "WAITING", "EXPECTED WAIT", "STATE")
         none = "No host has joined. `jupyter gpushare pool token` makes a token for one."
-        return self.say(answer, table(heads, rows) if rows else none)
+        return self.say(answer, listing([_row(host) for host in answer["hosts"]], none))
 
 
-def _row(host: dict[str, Any]) -> tuple[object, ...]:
-    report = host["report"]
-    if report is None:
-        return (host["host"], None, None, None, None, None, _state(host))
-    gpus = [gpu for gpu in report["gpus"] if gpu["out"] is None]
+def _row(host: dict[str, Any]) -> dict[str, object]:
+    report = host["report"] or {"gpus": []}
+    gpus, free = report["gpus"], [gpu for gpu in report["gpus"] if gpu["out"] is None]
     # What a host that is lost said of its queue is of no use to anybody.
-    wait = report["expected_wait"] if host["connected"] else None
-    return (
-        host["host"],
-        len(report["gpus"]),
-        sum(gpu["exclusive_free"] for gpu in gpus) if host["connected"] else None,
-        ", ".join(sorted({gpu["kind"] for gpu in report["gpus"]})) or None,
-        report["queue"] if host["connected"] else None,
-        None if wait is None else format_duration(wait),
-        _state(host),
-    )
+    now = report if host["connected"] else {}
+    wait = now.get("expected_wait")
+    return {
+        "host": host["host"],
+        "gpus": len(gpus) if host["report"] else None,
+        "free": sum(gpu["exclusive_free"] for gpu in free) if "queue" in now else None,
+        "kind": ", ".join(sorted({gpu["kind"] for gpu in gpus})) or None,
+        "waiting": now.get("queue"),
+        "expected wait": None if wait is None else format_duration(wait),
+        "state": _state(host),
+    }
 
 
 def _state(host: dict[str, Any]) -> str:
@@ -122,15 +119,14 @@ class WhereApp(AtPool):
         wish = {"gpus": self.gpus, "memory": self.memory, "kind": self.kind or None}
         answer = self.ask(PoolMethod.WHERE, environment=who, **wish)
         rows = [
-            (
-                one["host"],
-                "now" if one["fits_now"] else "later" if one["possible"] else "never",
-                " ".join(one["reasons"]),
-            )
+            {
+                "host": one["host"],
+                "fits": "now" if one["fits_now"] else "later" if one["possible"] else "never",
+                "why": " ".join(one["reasons"]),
+            }
             for one in answer["hosts"]
         ]
-        told = table(("HOST", "FITS", "WHY"), rows) if rows else "No host has joined."
-        return self.say(answer, told)
+        return self.say(answer, listing(rows, "No host has joined."))
 
 
 class TokenApp(AtPool):
@@ -277,9 +273,11 @@ class HistoryApp(AtPool):
 
     def run(self, arguments: list[str]) -> int:
         answer = self.ask(PoolMethod.HISTORY, limit=self.limit)
-        rows = [(_clock(one["wall"]), one["by"], one["text"]) for one in answer["events"]]
-        heads = ("WHEN", "WHO", "WHAT")
-        return self.say(answer, table(heads, rows) if rows else "Nothing was done yet.")
+        rows = [
+            {"when": _clock(one["wall"]), "who": one["by"], "what": one["text"]}
+            for one in answer["events"]
+        ]
+        return self.say(answer, listing(rows, "Nothing was done yet."))
 
 
 # -- quotas ----------------------------------------------------------------------------------------
@@ -339,18 +337,17 @@ class GroupListApp(AtPool):
     def run(self, arguments: list[str]) -> int:
         answer = self.ask(PoolMethod.GROUP_LIST)
         rows = [
-            (
-                one["name"],
-                one["nominal"],
-                "all" if one["borrowing"] is None else one["borrowing"],
-                "all" if one["lending"] is None else one["lending"],
-                one["used"],
-                max(0, one["used"] - one["nominal"]),
-            )
+            {
+                "group": one["name"],
+                "own": one["nominal"],
+                "may borrow": "all" if one["borrowing"] is None else one["borrowing"],
+                "may lend": "all" if one["lending"] is None else one["lending"],
+                "uses": one["used"],
+                "of others": max(0, one["used"] - one["nominal"]),
+            }
             for one in answer["groups"]
         ]
-        heads = ("GROUP", "OWN", "MAY BORROW", "MAY LEND", "USES", "OF OTHERS")
-        return self.say(answer, table(heads, rows) if rows else "No group has GPUs of its own.")
+        return self.say(answer, listing(rows, "No group has GPUs of its own."))
 
 
 class GroupSetApp(AtPool):

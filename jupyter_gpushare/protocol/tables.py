@@ -27,8 +27,10 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join([line(list(headings)), *(line(row) for row in cells)])
 
 
-def listing(rows: Sequence[Mapping[str, object]]) -> str:
-    """A table of rows with the same names, which are its heads."""
+def listing(rows: Sequence[Mapping[str, object]], none: str) -> str:
+    """A table of rows with the same names, which are its heads; ``none``: without rows."""
+    if not rows:
+        return none
     return table([name.upper() for name in rows[0]], [[*row.values()] for row in rows])
 
 
