@@ -21,6 +21,7 @@ from support.loop import soon
 from support.managing import CLOCK
 from support.policy_world import plain_config
 
+from jupyter_gpushare.daemon.clock import Clock
 from jupyter_gpushare.daemon.fairness import FREE
 from jupyter_gpushare.ledger.codec import from_record
 from jupyter_gpushare.ledger.ledger import (
@@ -154,6 +155,31 @@ async def test_nothing_is_granted_on_an_old_measurement(tmp_path: Path, says: st
         inventory.fault = None
         goes_on.set()
         await soon(lambda: manager.state.leases[lease.lease].phase is LeasePhase.HELD)
+
+
+class Leaping(Clock):
+    """What this process reads after it was stopped, as when a batch system suspends its job."""
+
+    stopped_for = 0.0
+
+    def boot(self) -> float:
+        return super().boot() + self.stopped_for
+
+
+@pytest.mark.parametrize("stop", [6.0, 12.0, 100.0])
+async def test_what_nobody_could_say_while_all_were_stopped_is_held_against_no_task(
+    tmp_path: Path, stop: float
+) -> None:
+    clock = Leaping()
+    config = plain_config(max_tasks_per_gpu=1, heartbeat_timeout=10.0)
+    inventory = SimulatedInventory("1x24GiB")
+    async with managing(tmp_path, clock=clock, config=config, inventory=inventory) as manager:
+        asked = [await manager.submit(ask(n, who)) for n, who in enumerate(("alice", "bob"))]
+        clock.stopped_for = stop
+        await soon(lambda: min(manager.state.last_seen.values()) > clock.boot() - 4.0)
+        leases = [manager.state.leases[decision.lease] for decision in asked]
+        assert [lease.phase for lease in leases] == [LeasePhase.HELD, LeasePhase.QUEUED]
+        assert not any(lease.stalled for lease in leases)
 
 
 class Still(Obliging):

@@ -1,0 +1,94 @@
+"""A job that a real Slurm takes away or suspends loses nothing that could be kept."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from support.slurm import Slurm
+
+GPUSHARE = "python -m jupyter_gpushare.cli"
+#: Computes until it is stopped for the first time; then it goes on where it was, and ends.
+TRAINING = """
+import json, os, time
+import jupyter_gpushare as gpushare
+
+file = f"last-{os.environ['SLURM_JOB_ID']}.json"
+step = json.load(open(file)) if os.path.exists(file) else 0
+begun = step
+
+@gpushare.on_preempt
+def save():
+    with open("new-" + file, "w") as new:
+        json.dump(step, new)
+    os.replace("new-" + file, file)
+    print("saved", step, flush=True)
+
+print("from", step, flush=True)
+while not begun or step < begun + 10:
+    time.sleep(0.02)
+    step += 1
+    gpushare.checkpoint()
+print("done", flush=True)
+"""
+
+
+def node(*options: str) -> str:
+    """Starts a node manager in the background, for as long as the shell lives."""
+    words = " ".join(options)
+    command = f"{GPUSHARE} node --simulate=2x24GiB {words} 2>>node.log"
+    return f"exec 3< <({command}); read -u 3 ready socket"
+
+
+def test_a_job_that_is_preempted_saves_and_goes_on_when_it_starts_again(slurm: Slurm) -> None:
+    """By itself, and under a node manager of its job, which Slurm ends at the same time."""
+    (slurm.home("alice") / "train.py").write_text(TRAINING)
+    run = f"{GPUSHARE} run --requeue -- python train.py"
+    scripts = {"n1": "exec python train.py", "n2": f"{node()}\nexec {run}"}
+    jobs = [
+        slurm.submit("alice", script, "--requeue", "--gpus=2", f"--nodelist={host}")
+        for host, script in scripts.items()
+    ]
+    for job in jobs:
+        slurm.says(job, "from 0")
+    slurm.ends(slurm.submit("bob", "true", "--partition=urgent", "--nodes=2", "--gpus-per-node=2"))
+    for job in jobs:
+        slurm.ends(job)
+        told = slurm.out(job).splitlines()
+        (saved,) = [line.split()[1] for line in told if line.startswith("saved")]
+        assert [line for line in told if line.startswith("from")] == ["from 0", f"from {saved}"]
+        assert told[-1] == "done"
+        assert slurm.job(job)["Restarts"] == "1"
+
+
+#: Holds its lease until the test has it end.
+HOLDS = "echo has; until [ -e over ]; do sleep 0.1; done"
+
+
+@pytest.mark.long  # tests/node/test_manager.py has the rule itself
+def test_whoever_was_suspended_has_and_waits_for_what_it_did(slurm: Slurm) -> None:
+    """The node manager is stopped, too, for longer than a task may be silent."""
+    timeout = 4.0
+    options = (f"--Policy.heartbeat_timeout={timeout}", "--Policy.heartbeat_interval=0.5")
+    (slurm.home("bob") / "node.log").unlink(missing_ok=True)
+    lines = [
+        node(*options),
+        f"{GPUSHARE} run --gpus=2 --memory=20GiB -- sh -c '{HOLDS}' &",
+        f"until {GPUSHARE} leases | grep active; do sleep 0.1; done",
+        f"{GPUSHARE} run --memory=20GiB -- echo had its turn",
+        "wait $(jobs -p | tail -n 1)",
+    ]
+    job = slurm.submit("bob", "\n".join(lines), "--gpus=2")
+    slurm.says(job, "has")
+    log = slurm.home("bob") / "node.log"
+    slurm.until(lambda: "lease.queued" in log.read_text(), "the other one waits")
+    slurm.ask("root", "scontrol", "suspend", job)
+    time.sleep(1.25 * timeout)
+    slurm.ask("root", "scontrol", "resume", job)
+    time.sleep(timeout / 2)
+    (slurm.home("bob") / "over").touch()
+    slurm.ends(job)
+    assert "had its turn" in slurm.out(job)
+    told = log.read_text()
+    assert "stalled" not in told
+    assert "heartbeat_lost" not in told
