@@ -26,6 +26,14 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
+#: Verbs below ``pool``: each engine's, which gives the pool hosts for a time.
+ENGINES: Final[Mapping[str, tuple[str, str]]] = {
+    "slurm": ("engines.slurm.SlurmApp", "Have jobs of Slurm hold GPUs for the pool."),
+    "slurm-job": ("engines.slurm.JobApp", "What such a job runs."),
+    "static": ("engines.static.StaticApp", "Hosts of your own, in service while wanted."),
+}
+
+
 class Part(StrEnum):
     """What the core takes from a satellite, and the module that has it."""
 

@@ -95,12 +95,14 @@ class Own:
 class Host:
     """A host. ``problem`` says why it cannot be asked; ``drained`` why it takes no new task.
 
+    ``held``: what holds it for the pool, and until when, unless an administrator let it join.
     ``expected`` are the seconds that a new request is expected to wait, if that is known.
     """
 
     name: str
     problem: str = ""
     drained: str = ""
+    held: str = ""
     gpus: tuple[HostGpu, ...] = ()
     waiting: int = 0
     expected: tuple[float, float] | None = None

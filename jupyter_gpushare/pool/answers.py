@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, fields
+from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
 from typing import Any, Final, cast
@@ -34,7 +35,7 @@ from .state import NOT_USED, Host, State
 from .texts import no_host
 from .where import newest, rank
 from .words import commands as cmd, events as ev
-from .words.hosts import Group, Ranked, Wish
+from .words.hosts import Group, Holding, Ranked, Wish
 
 _RANKED: Final = tuple(part.name for part in fields(Ranked))
 
@@ -52,6 +53,7 @@ class PoolAnswers:
             PoolMethod.HOSTS: self._hosts,
             PoolMethod.WHERE: self._where,
             PoolMethod.TOKEN: self._token,
+            PoolMethod.HELD: self._held,
             PoolMethod.DRAIN: self._change_service,
             PoolMethod.RESUME: self._change_service,
             PoolMethod.FORGET: self._forget,
@@ -111,6 +113,7 @@ class PoolAnswers:
             "problem": "" if host.connected else self._manager.problem(host.name),
             "until": None if host.connected else self._manager.unix(host.until),
             "drain": None if host.drain is None else asdict(host.drain),
+            "held": held_row(host),
             "empty": _is_empty(host),
             "report": told,
             "lent": {
@@ -146,8 +149,16 @@ class PoolAnswers:
                 Reason.UNAVAILABLE.value,
                 "Hosts cannot join: Pool.listen is empty. Set it, and start the pool again.",
             )
-        token, expires = self._manager.token(by, params.host)
+        held = None
+        if params.engine and params.piece:
+            held = Holding(params.engine, params.piece, params.until)
+        token, expires = self._manager.token(by, params.host, params.seconds, held)
         return {"token": token, "expires": expires}
+
+    async def _held(self, params: Any, _by: str) -> Any:
+        held = Holding(params.engine, params.piece, params.until)
+        await self._submit(lambda at: cmd.Deed(at, ev.HostHeld(at, params.host, held)))
+        return self._host(self._known(params.host))
 
     async def _change_service(self, params: HostParams, by: str) -> dict[str, Any]:
         """The host as it says itself, once it has heard; one that is lost hears later."""
@@ -255,6 +266,20 @@ def _is_empty(host: Host) -> bool:
     if report is None or not host.connected or host.due:
         return False
     return report.empty and report.draining is not None
+
+
+def held_row(host: Host) -> dict[str, Any] | None:
+    """What holds a host, with the words for people."""
+    return None if host.held is None else {**asdict(host.held), "text": held_by(host)}
+
+
+def held_by(host: Host) -> str:
+    """``Slurm job 17 until 2026-11-29 14:00 UTC``; empty where an administrator let it join."""
+    held = host.held
+    if held is None:
+        return ""
+    ends = None if held.until is None else datetime.fromtimestamp(held.until, UTC)
+    return f"{held.engine} {held.piece}" + (f" until {ends:%Y-%m-%d %H:%M} UTC" if ends else "")
 
 
 def quota_row(state: State, environment: EnvironmentName) -> dict[str, Any]:

@@ -184,6 +184,11 @@ def _service_changed(state: State, event: ev.HostServiceChanged) -> State:
     return _with(state, replace(state.hosts[event.host], drain=drain, due=True), ())
 
 
+@_evolves(ev.HostHeld)
+def _held(state: State, event: ev.HostHeld) -> State:
+    return _with(state, replace(state.hosts[event.host], held=event.held), ())
+
+
 @_evolves(ev.DrainSeen)
 def _drain_seen(state: State, event: ev.DrainSeen) -> State:
     return _with(state, replace(state.hosts[event.host], due=False), ())

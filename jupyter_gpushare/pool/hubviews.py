@@ -12,6 +12,7 @@ from typing import Any
 from jupyter_gpushare.pages import hosts
 from jupyter_gpushare.pages.hosts import Host, Own
 from jupyter_gpushare.pool import groups
+from jupyter_gpushare.pool.answers import held_by
 from jupyter_gpushare.pool.state import NOT_LENT, NOT_USED, NOTHING, Host as PoolHost, State
 from jupyter_gpushare.pool.words.hosts import Environment, HostGpu
 from jupyter_gpushare.protocol.words import counted
@@ -24,7 +25,8 @@ def host_of(host: PoolHost, problem: str) -> Host:
     report = host.report
     gpus = () if report is None else tuple(_gpu(gpu) for gpu in report.gpus)
     away = hosts.away(host.name, problem)
-    base = replace(away, gpus=gpus, drained=host.out_of_service, own=Own(lent=0))
+    held, out = held_by(host), host.out_of_service
+    base = replace(away, gpus=gpus, drained=out, held=held, own=Own(lent=0))
     if not host.connected or report is None:
         return base
     wait = report.expected_wait

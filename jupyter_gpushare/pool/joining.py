@@ -17,11 +17,13 @@ import logging
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
+
+import msgspec
 
 from ..link.errors import NodeProblem
 from ..protocol import secured
@@ -30,14 +32,13 @@ from ..protocol.errors import Reason, RemoteProtocolError
 from ..protocol.framing import MAX_LINE, encode
 from ..protocol.listening import listening
 from ..protocol.messages import PEM, ErrorAnswer, call, parse_incoming
-from ..protocol.poolcalls import HostName
+from ..protocol.poolcalls import TOKEN_LASTS, HostName
 from ..protocol.privateplace import replace_private
 from ..protocol.shapes import Range, Text
 from .pki import Authority, BadRequest
 from .socket import answered
+from .words.hosts import Holding
 
-#: Seconds for which a token can be used.
-LASTS: Final = 3600.0
 #: Tokens that are open at once.
 _MOST_OPEN: Final = 100
 #: Hosts that join at the same moment; seconds for the handshake, and for all of it.
@@ -54,6 +55,10 @@ class Joining(Enum):
 
 class NotJoined(Exception):
     """A host does not join the pool; the text says why and what to do."""
+
+
+class PoolAway(NotJoined):
+    """The pool cannot be reached; nothing was used up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +101,15 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class _Invitation:
-    """An open token: for one host, or, without a name, for a host that is new."""
+    """An open token: for one host, or, without a name, for a host that is new.
+
+    ``held``: what holds the host that joins by it.
+    """
 
     expires: float
     host: str | None
     by: str
+    held: Holding | None = None
 
 
 class Invitations:
@@ -111,10 +120,17 @@ class Invitations:
         self._open: dict[str, _Invitation] = {}
         self._standing: dict[str, _Invitation] = {}
         with contextlib.suppress(FileNotFoundError):
-            known = json.loads(path.read_bytes())
-            self._open = {digest: _Invitation(**one) for digest, one in known.items()}
+            self._open = msgspec.json.decode(path.read_bytes(), type=dict[str, _Invitation])
 
-    def invite(self, now: float, by: str, host: str | None = None) -> tuple[str, float]:
+    def invite(
+        self,
+        now: float,
+        by: str,
+        host: str | None = None,
+        *,
+        lasts: float = TOKEN_LASTS,
+        held: Holding | None = None,
+    ) -> tuple[str, float]:
         """A new secret, and when it expires. Only ``host`` may join by it, if named, also again.
 
         Raises :class:`NotJoined` where too many are open, :class:`OSError`.
@@ -123,17 +139,19 @@ class Invitations:
         if len(self._open) >= _MOST_OPEN:
             raise NotJoined(f"{_MOST_OPEN} tokens are open already; each expires after an hour.")
         secret = secrets.token_urlsafe(32)
-        self._open[_digest(secret)] = _Invitation(now + LASTS, host, by)
+        self._open[_digest(secret)] = _Invitation(now + lasts, host, by, held)
         self._keep()
-        return secret, now + LASTS
+        return secret, now + lasts
 
     def stand(self, token: Token) -> None:
         """Let any number of new hosts join by this token. It is not written down."""
         invitation = _Invitation(token.expires, None, "the join token")
         self._standing[_digest(token.secret)] = invitation
 
-    def spend(self, secret: str, host: str, now: float, *, is_known: bool) -> str:
-        """Use a secret up, unless it stands. Returns who made it.
+    def spend(
+        self, secret: str, host: str, now: float, *, is_known: bool
+    ) -> tuple[str, Holding | None]:
+        """Use a secret up, unless it stands. Returns who made it, and what holds the host.
 
         Raises :class:`NotJoined`, and leaves the secret as it is, where it is not for ``host``.
         """
@@ -158,7 +176,7 @@ class Invitations:
         if digest in self._open:
             del self._open[digest]
             self._keep()
-        return invitation.by
+        return invitation.by, invitation.held
 
     def _expire(self, now: float) -> None:
         for known in (self._open, self._standing):
@@ -166,8 +184,7 @@ class Invitations:
                 del known[digest]
 
     def _keep(self) -> None:
-        told = {digest: asdict(one) for digest, one in self._open.items()}
-        replace_private(self._path, json.dumps(told).encode())
+        replace_private(self._path, msgspec.json.encode(self._open))
 
 
 def _digest(secret: str) -> str:
@@ -194,8 +211,8 @@ _BUG: Final = "The pool could not write it down; its log says why. Make a new to
 class JoinEndpoint:
     """Where hosts join. ``joined`` writes into the pool's books before the host is answered.
 
-    It gets the host's name, its address and port, and who invited it. ``is_known``: whether the
-    pool has a host of that name. ``wall``: the time in seconds.
+    It gets the host's name, its address and port, who invited it, and what holds it.
+    ``is_known``: whether the pool has a host of that name. ``wall``: the time in seconds.
     """
 
     def __init__(
@@ -204,7 +221,7 @@ class JoinEndpoint:
         invitations: Invitations,
         *,
         is_known: Callable[[str], bool],
-        joined: Callable[[str, str, str], Awaitable[None]],
+        joined: Callable[[str, str, str, Holding | None], Awaitable[None]],
         wall: Callable[[], float],
         log: logging.Logger | logging.LoggerAdapter[Any],
     ) -> None:
@@ -276,8 +293,8 @@ class JoinEndpoint:
         # Signed before the secret is used up: a bad request costs no token.
         chain = self._authority.sign(asked.csr, asked.name, now)
         known = self._is_known(asked.name)
-        by = self._invitations.spend(asked.secret, asked.name, now, is_known=known)
-        await self._joined(asked.name, f"{address}:{asked.port}", by)
+        by, held = self._invitations.spend(asked.secret, asked.name, now, is_known=known)
+        await self._joined(asked.name, f"{address}:{asked.port}", by, held)
         return {
             "pool": self._authority.pool,
             "name": asked.name,
@@ -312,7 +329,7 @@ async def ask(token: Token, params: Mapping[str, Any], now: float) -> dict[str, 
         ) from error
     except (OSError, TimeoutError) as error:
         said = getattr(error, "strerror", None) or "no answer"
-        raise NotJoined(
+        raise PoolAway(
             f"The pool cannot be reached at {where} ({said}). Does it run, and may this host "
             "connect to it?"
         ) from error

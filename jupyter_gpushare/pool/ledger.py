@@ -84,6 +84,8 @@ def _summary(state: State, at: float) -> Iterator[Happening]:
             yield ev.BudgetStands(at, name, environment, **asdict(out))
             if environment in host.told:
                 yield ev.GroupsTold(at, name, environment, host.told[environment])
+        if host.held is not None:
+            yield ev.HostHeld(at, name, host.held)
         if host.drain is not None:
             yield ev.HostServiceChanged(at, name, host.drain.reason, host.drain.by)
         elif host.due:

@@ -44,7 +44,7 @@ from .pki import Authority, BadRequest, exists
 from .quotas import PoolQuotas
 from .state import State
 from .words import commands as cmd, events as ev
-from .words.hosts import Host
+from .words.hosts import Holding, Host
 
 LEDGER: Final = "ledger.sqlite"
 #: Records after which the ledger is made shorter; seconds between two looks at the certificates.
@@ -276,14 +276,16 @@ class PoolManager:
     def _budget(self, host: Host) -> HostBudget:
         return self._budgets.setdefault(host, HostBudget())
 
-    async def add(self, host: Host, address: str, by: str) -> None:
-        """A host joined, or joined anew at another address."""
+    async def add(self, host: Host, address: str, by: str, held: Holding | None = None) -> None:
+        """A host joined, or joined anew at another address; ``held``: what holds it."""
         await self._keep_address(host, address)
         if host not in self.state.hosts:
             await self.submit(lambda at: cmd.Deed(at, ev.HostsChanged(at, host, True, by)))
         elif (link := self.links.get(host)) is not None:
             link.link.drop()
             link.link.hurry()
+        if held is not None:
+            await self.submit(lambda at: cmd.Deed(at, ev.HostHeld(at, host, held)))
 
     async def forget(self, host: Host, by: str) -> None:
         """An administrator says that the host is gone."""
@@ -333,9 +335,12 @@ class PoolManager:
     def address(self, host: Host) -> str:
         return self._addresses.get(host, "")
 
-    def token(self, by: str, host: Host | None) -> tuple[str, float]:
+    def token(
+        self, by: str, host: Host | None, lasts: float, held: Holding | None
+    ) -> tuple[str, float]:
         """A token by which a host joins, and its Unix time of expiry. Raises :class:`NotJoined`."""
-        secret, expires = self._invitations.invite(self._clock.wall(), by, host)
+        now = self._clock.wall()
+        secret, expires = self._invitations.invite(now, by, host, lasts=lasts, held=held)
         token = Token(
             self.settings.address, self.join_port, self._authority.pinned, secret, expires
         )

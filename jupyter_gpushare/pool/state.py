@@ -9,7 +9,16 @@ from typing import NamedTuple
 from ..policy.books.quotas import QuotaBook
 from ..policy.books.table import Map
 from ..policy.words.model import Quota
-from .words.hosts import Environment, Group, GroupName, Host as HostName, HostReport, Loan, Want
+from .words.hosts import (
+    Environment,
+    Group,
+    GroupName,
+    Holding,
+    Host as HostName,
+    HostReport,
+    Loan,
+    Want,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +79,8 @@ class Host:
     """A host. What is lent there may start something new ``until`` then at the latest.
 
     ``expired``: it is lost, and that time is over. ``told`` are groups that it named, which count
-    here only. ``due``: it has not shown yet that it carried out ``drain``, or its end.
+    here only. ``due``: it has not shown yet that it carried out ``drain``, or its end. ``held``: by
+    what an engine holds it; ``None`` where an administrator let it join.
     """
 
     name: HostName
@@ -85,6 +95,7 @@ class Host:
     told: Map[Environment, tuple[GroupName, ...]] = Map()
     drain: Drained | None = None
     due: bool = False
+    held: Holding | None = None
     hints: tuple[object, ...] = ()
 
     def count(self, environment: Environment) -> int:

@@ -15,6 +15,7 @@ from ..protocol.sizes import MOST_GPUS, parse_size
 from ..protocol.tables import clean, listing
 from ..protocol.times import format_duration, parse_duration
 from ..protocol.words import counted
+from ..satellites import ENGINES
 
 
 def _socket() -> str:
@@ -56,8 +57,8 @@ class HostsApp(AtPool):
     """List hosts."""
 
     name = "pool hosts"
-    description = """List the pool's hosts: whether they can be reached, their GPUs, who waits, and
-    which are out of service."""
+    description = """List the pool's hosts: whether they can be reached, their GPUs, who waits, what
+    holds them and until when, and which are out of service."""
 
     def run(self, arguments: list[str]) -> int:
         answer = self.ask(PoolMethod.HOSTS)
@@ -78,6 +79,7 @@ def _row(host: dict[str, Any]) -> dict[str, object]:
         "kind": ", ".join(sorted({gpu["kind"] for gpu in gpus})) or None,
         "waiting": now.get("queue"),
         "expected wait": None if wait is None else format_duration(wait),
+        "held by": None if host["held"] is None else host["held"]["text"],
         "state": _state(host),
     }
 
@@ -428,4 +430,5 @@ class PoolApp(HostsApp):
             "Put a kernel for any host into the launcher.",
         ),
         "rotate": ("pool.verbs.RotateApp", "Have a new authority sign certificates."),
+        **ENGINES,
     }

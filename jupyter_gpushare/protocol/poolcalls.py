@@ -27,6 +27,8 @@ HostName = Annotated[
     ),
 ]
 Seconds = Annotated[float, Range(1.0, 366 * 86400.0)]
+#: Seconds for which a token can be used at most.
+TOKEN_LASTS: Final = 3600.0
 
 
 class PoolMethod(Enum):
@@ -35,6 +37,7 @@ class PoolMethod(Enum):
     HOSTS = "pool.hosts"
     WHERE = "pool.where"
     TOKEN = "pool.token"
+    HELD = "pool.held"
     DRAIN = "pool.drain"
     RESUME = "pool.resume"
     FORGET = "pool.forget"
@@ -60,17 +63,32 @@ class WhereParams:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenParams:
-    """A token for a new host, or for one that the pool has."""
-
-    host: Annotated[HostName | None, "only this host may use it, also if it joined before"] = None
-
-
-@dataclass(frozen=True, slots=True)
 class HostParams:
     """A host by its name."""
 
     host: HostName
+
+
+@dataclass(frozen=True, slots=True)
+class HeldParams(HostParams):
+    """What holds a host for the pool: a piece of an engine, such as a job of Slurm."""
+
+    engine: Name
+    piece: Name
+    until: Annotated[float | None, Range(0.0), "Unix time; null: nobody knows"] = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenParams:
+    """A token for a new host, or for one that the pool has."""
+
+    host: Annotated[HostName | None, "only this host may use it, also if it joined before"] = None
+    seconds: Annotated[
+        float, Range(1.0, TOKEN_LASTS), NullIsLeftOut(), "for how long it can be used"
+    ] = TOKEN_LASTS
+    engine: Annotated[Name | None, "of what holds the host that joins by it"] = None
+    piece: Annotated[Name | None, "which part of the engine it is"] = None
+    until: Annotated[float | None, Range(0.0), "Unix time; null: nobody knows"] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +149,7 @@ PARAMS: Final[dict[Enum, type]] = {
     PoolMethod.HOSTS: NoParams,
     PoolMethod.WHERE: WhereParams,
     PoolMethod.TOKEN: TokenParams,
+    PoolMethod.HELD: HeldParams,
     PoolMethod.DRAIN: DrainHostParams,
     PoolMethod.RESUME: HostParams,
     PoolMethod.FORGET: HostParams,

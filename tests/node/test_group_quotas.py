@@ -137,3 +137,18 @@ def test_who_waits_reads_why_and_gets_the_gpu_when_it_is_back(tmp_path: Path) ->
         assert "root put GPU 1 back into service" in texts
         assert "Traceback" not in node.story()
         assert "Invariant" not in node.story()
+
+
+def test_who_computes_on_a_gpu_is_told_once_that_it_leaves_service(tmp_path: Path) -> None:
+    with RunningNode(tmp_path, config=OUT, people=("alice", "bob", "root")) as node:
+        alice, bob, root = (node.client(who) for who in ("alice", "bob", "root"))
+        lease = alice.request(gpus=2)["lease"]
+        root.call(Method.NODE_DRAIN, reason="the job ends at 14:00")
+        told = alice.wait_notice(Notice.PARK_WARNING)
+        assert (told["lease"], told["reason"]) == (lease, "out_of_service")
+        assert "GPU 0 is out of service: the job ends at 14:00." in told["message"]
+        assert "GPU 1 is" in told["message"], "both in one message"
+        bob.call(Method.STATUS)
+        alice.call(Method.STATUS)
+        late = [one.notice for client in (alice, bob) for one in client.notices]
+        assert Notice.PARK_WARNING not in late

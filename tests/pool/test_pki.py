@@ -34,6 +34,8 @@ from jupyter_gpushare.link.nodelink import NodeLink
 from jupyter_gpushare.pool import configuration, joining
 from jupyter_gpushare.pool.pki import DAY, Authority, BadRequest, NoAuthority
 from jupyter_gpushare.pool.serving import CannotServe, serving
+from jupyter_gpushare.pool.words.hosts import Holding
+from jupyter_gpushare.protocol.poolcalls import TOKEN_LASTS
 from jupyter_gpushare.protocol.secured import (
     POOL,
     Holder,
@@ -282,8 +284,8 @@ class Pool:
     authority: Authority
     invitations: joining.Invitations
     port: int = 0
-    #: Of each host that joined its place, and who invited it.
-    hosts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    #: Of each host that joined its place, who invited it, and what holds it.
+    hosts: dict[str, tuple[str, str, Holding | None]] = field(default_factory=dict)
     #: What writing into its books costs.
     trouble: Exception | None = None
     now: Callable[[], float] = time.time
@@ -293,10 +295,10 @@ class Pool:
         pinned = self.authority.pinned
         return joining.Token("127.0.0.1", self.port, pinned, secret, expires)
 
-    async def joined(self, host: str, address: str, by: str) -> None:
+    async def joined(self, host: str, address: str, by: str, held: Holding | None) -> None:
         if self.trouble is not None:
             raise self.trouble
-        self.hosts[host] = address, by
+        self.hosts[host] = address, by, held
 
 
 @asynccontextmanager
@@ -337,7 +339,7 @@ async def test_a_host_joins_once_by_a_token(pool: Pool) -> None:
     token = joining.Token.read(f" {pool.token()}\n")
     told = await come(token)
     assert (told["pool"], told["name"], told["address"]) == ("lab", "b", "127.0.0.1")
-    assert pool.hosts == {"b": ("127.0.0.1:10205", "root")}
+    assert pool.hosts == {"b": ("127.0.0.1:10205", "root", None)}
     with pytest.raises(joining.NotJoined, match="used already, or has expired"):
         await come(token, "c")
     assert list(pool.hosts) == ["b"]
@@ -345,31 +347,32 @@ async def test_a_host_joins_once_by_a_token(pool: Pool) -> None:
 
 @with_pool
 async def test_the_pool_keeps_no_secret(pool: Pool) -> None:
-    token = pool.token()
-    assert token.secret not in (pool.folder / "pool" / "tokens.json").read_text()
+    job = Holding("Slurm", "job 7", 5.0)
+    secret, _expires = pool.invitations.invite(time.time(), "root", held=job)
+    assert secret not in (pool.folder / "pool" / "tokens.json").read_text()
     # Another process of the pool takes it too, and then it is used up for both.
     again = joining.Invitations(pool.folder / "pool" / "tokens.json")
-    assert again.spend(token.secret, "b", time.time(), is_known=False) == "root"
+    assert again.spend(secret, "b", time.time(), is_known=False) == ("root", job)
     reread = joining.Invitations(pool.folder / "pool" / "tokens.json")
     with pytest.raises(joining.NotJoined):
-        reread.spend(token.secret, "b", time.time(), is_known=False)
+        reread.spend(secret, "b", time.time(), is_known=False)
 
 
 @with_pool
 async def test_by_a_standing_token_any_number_of_new_hosts_join(pool: Pool) -> None:
     """Kubernetes adds nodes by itself."""
-    token = replace(pool.token(), secret="stands", expires=time.time() + 3 * joining.LASTS)
+    token = replace(pool.token(), secret="stands", expires=time.time() + 3 * TOKEN_LASTS)
     pool.invitations.stand(token)
     for name in ("b", "c"):
         await come(token, name)
-    assert pool.hosts["c"] == ("127.0.0.1:10205", "the join token")
+    assert pool.hosts["c"] == ("127.0.0.1:10205", "the join token", None)
     with pytest.raises(joining.NotJoined, match="has a host b already"):
         await come(token, "b")
     # It stands as long as the pool is told of it, and no longer than it says.
     again = joining.Invitations(pool.folder / "pool" / "tokens.json")
     with pytest.raises(joining.NotJoined, match="used already"):
         again.spend("stands", "d", time.time(), is_known=False)
-    pool.now = lambda: time.time() + 4 * joining.LASTS
+    pool.now = lambda: time.time() + 4 * TOKEN_LASTS
     with pytest.raises(joining.NotJoined, match="has expired"):
         await come(token, "d")
 
@@ -405,7 +408,7 @@ async def test_an_expired_token_is_not_taken(pool: Pool) -> None:
     token = pool.token()
     with pytest.raises(joining.NotJoined, match="has expired"):
         await come(replace(token, expires=time.time() - 1))
-    pool.now = lambda: time.time() + joining.LASTS + 1
+    pool.now = lambda: time.time() + TOKEN_LASTS + 1
     with pytest.raises(joining.NotJoined, match="used already, or has expired"):
         await come(replace(token, expires=time.time() + DAY))
     assert not pool.hosts

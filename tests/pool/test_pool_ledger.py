@@ -24,7 +24,7 @@ from jupyter_gpushare.pool.evolve import evolve
 from jupyter_gpushare.pool.manager import PoolManager
 from jupyter_gpushare.pool.state import Drained, Out, State
 from jupyter_gpushare.pool.words import commands as cmd, events as ev
-from jupyter_gpushare.pool.words.hosts import Group, Loan
+from jupyter_gpushare.pool.words.hosts import Group, Holding, Loan
 from jupyter_gpushare.protocol.calls import parse_call
 from jupyter_gpushare.protocol.connection import ClientConnection
 from jupyter_gpushare.protocol.errors import Reason
@@ -71,6 +71,8 @@ def at_random(seed: int) -> list[ev.Event]:
             event = ev.BudgetAccepted(at, host, who, gpus)
         elif chance.random() < 0.1:
             event = ev.GroupsTold(at, host, who, (why,))
+        elif chance.random() < 0.05:
+            event = ev.HostHeld(at, host, Holding("Slurm", f"job {number}", hours))
         told.append(event)
         if chance.random() < 0.01:
             told += [ev.HostsChanged(at, host, joins, "root") for joins in (False, True)]
@@ -90,7 +92,7 @@ def test_a_host_that_changes_its_mind_leaves_few_records_and_the_same_state(
         left = ledger.load(book)
         assert started(left) == started(told)
         assert max(event.at for event in left) == 120.0
-        assert len(left) <= 2 * 2 + 2 * 2 * 2
+        assert len(left) <= 2 * 3 + 2 * 2 * 2
         assert [event for _wall, event in ledger.audit(book, 99)] == deeds[::-1]
         assert book.check().records == len(deeds)
     book.close()

@@ -27,7 +27,7 @@ from jupyter_gpushare.pool.metrics import PoolMetrics
 from jupyter_gpushare.pool.serving import serving
 from jupyter_gpushare.pool.state import Drained, Here, Host, Out, State, Used
 from jupyter_gpushare.pool.words import commands as cmd, events as ev
-from jupyter_gpushare.pool.words.hosts import Environment, Group
+from jupyter_gpushare.pool.words.hosts import Environment, Group, Holding
 from jupyter_gpushare.protocol.connection import ClientConnection
 from jupyter_gpushare.protocol.poolcalls import PoolMethod, parse_pool_call
 from jupyter_gpushare.protocol.said import text_of
@@ -56,6 +56,14 @@ def test_a_host_is_as_its_report_says() -> None:
     assert (shown.state, shown.waiting, shown.expected) == (HostState.PARTLY, 2, (90.0, 90.0))
     assert shown.free == (1, 80)
     assert shown.own == Own(lent=0), "what is one person's is told to that person only"
+
+
+def test_a_host_says_what_holds_it_and_until_when() -> None:
+    texts = [
+        hubviews.host_of(replace(HOST, held=held), "").held
+        for held in (None, Holding("Slurm", "job 7"), Holding("Slurm", "job 7", 1_796_000_400.0))
+    ]
+    assert texts == ["", "Slurm job 7", "Slurm job 7 until 2026-11-30 01:00 UTC"]
 
 
 def test_a_host_that_is_away_keeps_its_kind_and_says_why() -> None:

@@ -8,13 +8,12 @@ from collections.abc import Collection
 from pathlib import Path
 
 import jupyter_gpushare
-from jupyter_gpushare.satellites import VERBS, Part
+from jupyter_gpushare.satellites import ENGINES, VERBS, Part
 
 PACKAGE = Path(jupyter_gpushare.__file__).parent
 #: The folders of all satellites, and those that this tree has not.
-SATELLITES = frozenset(
-    str(place).partition(".")[0] for place in (*Part, *(place for place, _said in VERBS.values()))
-)
+_VERBS = [place for place, _said in (*VERBS.values(), *ENGINES.values())]
+SATELLITES = frozenset(str(place).partition(".")[0] for place in (*Part, *_VERBS))
 MISSING = frozenset(room for room in SATELLITES if not (PACKAGE / room).is_dir())
 
 

@@ -22,11 +22,13 @@ from typing import Any, Final, NamedTuple
 from ...policy.books import shares
 from ...policy.books.state import Lease, State
 from ...policy.decide import out_of_service
+from ...policy.recall.offers import QUIET
 from ...policy.say.effects import TellRecall, TellTurn
 from ...policy.say.texts import (
     CAUSES,
     ask_back_text,
     budget_notice_text,
+    leaves_text,
     over_limit_text,
     park_warning_text,
     stop_text,
@@ -265,16 +267,37 @@ def _warned(event: ev.RecallMoved, scene: Scene) -> Iterator[Told]:
     lease, recall = scene.state.leases.get(event.lease), scene.state.memory_recall(event.lease)
     if event.phase is not RecallPhase.WARNED or lease is None or recall is None:
         return
-    seconds, whose = scene.config.notify_before, lease.environment
+    seconds = scene.config.notify_before
     detail = _why_out(scene.state, lease, recall.why)
+    said = park_warning_text(recall.why, seconds, detail, lease.task.kind)
+    yield _warning(scene, lease, recall.why, seconds, said)
+
+
+def _warning(scene: Scene, lease: Lease, why: Why, seconds: float, said: str) -> Told:
     warning: doc.ParkWarning = {
         "lease": lease.id,
-        "reason": recall.why.word,
+        "reason": why.word,
         "seconds": seconds,
-        "message": park_warning_text(recall.why, seconds, detail, lease.task.kind),
+        "message": said,
     }
-    guests = scene.people(lambda one: one.who.viewer.is_mine(whose), lease.id)
-    yield Told(guests, Notice.PARK_WARNING, warning)
+    guests = scene.people(lambda one: one.who.viewer.is_mine(lease.environment), lease.id)
+    return Told(guests, Notice.PARK_WARNING, warning)
+
+
+@_tells(ev.ServiceChanged)
+def _out_of_service(event: ev.ServiceChanged, scene: Scene) -> Iterator[Told]:
+    """Who has something on a GPU that leaves service hears it at once, and not when idle only."""
+    state = scene.state
+    if event.gpu is None or event.reason is None:
+        return
+    for name in [lease for lease, gpu in state.claims if gpu == event.gpu]:
+        lease = state.leases.get(name)
+        out = [part.gpu for part in lease.allocations if part.gpu in state.out] if lease else []
+        # What is said of the first one names all of them.
+        if lease is None or lease.phase is not LeasePhase.HELD or out[:1] != [event.gpu]:
+            continue
+        said = leaves_text(out_of_service.text(state, lease), lease.task.kind)
+        yield _warning(scene, lease, Why.OUT_OF_SERVICE, QUIET, said)
 
 
 @_tells(TellRecall)

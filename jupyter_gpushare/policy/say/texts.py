@@ -536,6 +536,13 @@ def park_warning_text(
     )
 
 
+def leaves_text(why: str, kind: TaskKind) -> str:
+    """The notice to people whose GPU is taken out of service; ``why``: sentences that name it."""
+    what, stays = _IDLE[kind]
+    asked = "" if kind is TaskKind.PROCESS else f" An idle {what} is asked for its GPU. {stays}"
+    return f"{why} Code that runs there goes on.{asked}"
+
+
 _LAST: Final = {
     HolderAction.WAIT: "",
     HolderAction.INTERRUPT: " After {last} it is interrupted.",

@@ -12,7 +12,7 @@ from typing import ClassVar, Final, get_args
 from ...policy.words.described import Happening, OneOf, measured, recorded
 from ...policy.words.events import ChangesBook
 from ...protocol.calls import HintParams
-from .hosts import Environment, Group, GroupName, Host, HostReport, Loan
+from .hosts import Environment, Group, GroupName, Holding, Host, HostReport, Loan
 
 #: All events by their names, which the ledger keeps; quotas change by a node's.
 EVENTS: Final[dict[str, type[Happening]]] = {kind.__name__: kind for kind in get_args(ChangesBook)}
@@ -57,6 +57,14 @@ class AuthorityRotated(Event):
     """Another authority signs certificates; the state does not know of them."""
 
     by: str
+
+
+@recorded()
+class HostHeld(Event):
+    """An engine says what of its own holds a host for the pool, and until when."""
+
+    host: Host
+    held: Holding
 
 
 @measured()

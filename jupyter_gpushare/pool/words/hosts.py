@@ -45,6 +45,18 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Holding:
+    """What holds a host for the pool: a ``piece`` of an ``engine``, such as a job of Slurm.
+
+    It has the host ``until`` then, in Unix time; ``None``: nobody knows.
+    """
+
+    engine: str
+    piece: str
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Loan:
     """Whole GPUs of one host that an environment has for a time, whether it asks there or not."""
 

@@ -1,0 +1,204 @@
+"""A holder: it runs where an engine gave GPUs, with a node manager for these, until they go.
+
+It joins the pool by the token in its letter. Before the end it takes its host out of service, so
+that people are told and what idles leaves the GPUs; what still computes shortly before the end
+loses its lease with the reason. All of this works without the pool, which may be away.
+
+Slurm sends SIGTERM to every process of a job, not only to the first. The node manager must live
+until the GPUs are empty: so it is started with SIGTERM blocked, and ended by SIGINT.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from .._version import __version__
+from ..console.node import Node, NodeRefused, NodeSilent, whole_status
+from ..console.verb import Refused, UsageError, WithCommand, number, option
+from ..daemon.membership import POOL_DIRECTORY, BadMembership, Membership, ask
+from ..pool import joining
+from ..protocol.messages import Method
+from ..protocol.privateplace import UnsafePlace
+from ..protocol.times import parse_duration
+from . import letters
+
+#: Seconds between two looks: while nothing happens, and while it ends.
+_LOOK: Final = 2.0
+_LOOK_AT_END: Final = 0.5
+#: Seconds between two questions when it ends.
+_ASK: Final = 30.0
+#: Seconds before the end in which leases are ended, or a third of the time that there is.
+_LAST: Final = 60.0
+#: Seconds before the end in which all must be out, and in which a node manager has to end.
+_MARGIN: Final = 5.0
+_ENDS: Final = 3.0
+
+
+class HolderVerb(WithCommand):
+    """What an engine starts where it gives GPUs; each engine says which piece it is."""
+
+    arguments = "[-- OPTIONS OF THE NODE MANAGER]"
+    #: What ends, in sentences to people.
+    what = ""
+
+    folder = option("", "The folder of the letters.")
+    sockets = option("", "The folder of the sockets. Left out: only this user may connect.")
+    port = option(0, "The node manager's port for the pool. 0: any.", read=number(0, 65535))
+    notice = option(
+        600.0, "How long before the end nothing new begins and people are told.", parse_duration
+    )
+    grace = option(30.0, "Seconds from SIGTERM until SIGKILL.", read=number(1.0, 86400.0))
+
+    def piece(self) -> str:
+        """The engine's name for it."""
+        raise NotImplementedError
+
+    def ends(self) -> float | None:
+        """When it ends (Unix time), or ``None`` where the engine does not say now."""
+        raise NotImplementedError
+
+    def run(self, arguments: list[str]) -> int:
+        if not self.folder:
+            raise UsageError("say where its letter comes: --folder")
+        self._told_to_end = 0.0
+        signal.signal(signal.SIGTERM, self._sigterm)
+        letter = self._letter(Path(self.folder), self.piece())
+        if letter is None:
+            return 0
+        with tempfile.TemporaryDirectory(prefix="gpushare-") as own:
+            return self._hold(Path(own), letter, arguments)
+
+    def _sigterm(self, *_: object) -> None:
+        self._told_to_end = self._told_to_end or time.time()
+
+    def _letter(self, folder: Path, piece: str) -> dict[str, Any] | None:
+        """The letter; ``None`` where it is to end before one came."""
+        print(f"{piece} waits to be let into the pool.", flush=True)
+        while not self._told_to_end:
+            try:
+                letter = letters.take(folder, piece)
+            except (OSError, UnsafePlace, ValueError) as error:
+                raise Refused(f"The token in {folder} cannot be used: {error}.") from error
+            if letter is not None:
+                return letter
+            time.sleep(_LOOK_AT_END)
+        return None
+
+    # -- hold --------------------------------------------------------------------------------------
+
+    def _hold(self, own: Path, letter: dict[str, Any], arguments: list[str]) -> int:
+        name, pool = str(letter["name"]), own / POOL_DIRECTORY
+        place = self._socket(name)
+        with socket.socket() as probe:
+            probe.bind(("", self.port))
+            port = probe.getsockname()[1]
+        self._join(pool, joining.Token.read(str(letter["token"])), name, port)
+        line = [sys.executable, "-m", "jupyter_gpushare.cli", "node", f"--socket={place}"]
+        line += [f"--ledger={own / 'ledger.sqlite'}", *(["--shared"] if self.sockets else ())]
+        line += [f"--NodeManagerApp.pool_directory={pool}"]
+        line += [f"--NodeManagerApp.pool_listen=0.0.0.0:{port}", *arguments]
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        node = subprocess.Popen(line)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        print(f"{name} joined the pool; its socket is {place}.", flush=True)
+        try:
+            return self._until_the_end(node, place)
+        finally:
+            node.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                node.wait(_ENDS)
+            node.kill()
+            node.wait()
+
+    def _socket(self, name: str) -> str:
+        """Where it listens. Raises `Refused` where others could put a socket of theirs."""
+        folder = Path(self.sockets or self.folder)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o755)
+        there = folder.stat()
+        if there.st_uid not in (0, os.geteuid()) or there.st_mode & 0o022:
+            raise Refused(f"{folder} must be a folder of yours into which only you may write.")
+        return str(folder / f"{name}.sock")
+
+    def _join(self, folder: Path, token: joining.Token, name: str, port: int) -> None:
+        """Join, and try again while the pool is away. Raises `Refused`."""
+        while True:
+            try:
+                asked = ask()
+                said = {"name": name, "port": port, "csr": asked.csr, "version": __version__}
+                told = asyncio.run(joining.ask(token, said, time.time()))
+                Membership.keep(folder, asked, told)
+                return
+            except (joining.NotJoined, BadMembership) as error:
+                if not isinstance(error, joining.PoolAway) or self._told_to_end:
+                    raise Refused(
+                        f"{error} If nobody used it here, somebody else has: look who joined as "
+                        f"{name}."
+                    ) from error
+            time.sleep(_LOOK)
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def _until_the_end(self, node: subprocess.Popen[bytes], place: str) -> int:
+        """Hold the GPUs until their time is over; 1 if something was left there then."""
+        ends: float | None = None
+        asked_at, drained, left = 0.0, "", [""]
+        while node.poll() is None:
+            now, notice = time.time(), self.notice
+            if self._told_to_end:
+                ends, notice = self._told_to_end + self.grace, self.grace
+            elif now >= asked_at + _ASK:
+                ends, asked_at = self.ends() or ends, now
+            seconds = float("inf") if ends is None else ends - now - _MARGIN
+            # The first look also sees that it would do what we say then.
+            with contextlib.suppress(NodeSilent), self._at(place) as there:
+                if seconds <= notice:
+                    why = self._why(ends)
+                    if why != drained:
+                        there.call(Method.NODE_DRAIN, reason=why)
+                        print(f"Nothing new begins: {why}.", flush=True)
+                    drained = why
+                    left = _left(there, why if seconds <= min(_LAST, notice / 3) else "")
+            if not left or seconds <= 0:
+                print(*(f"{one} still has memory there." for one in left), sep="\n", flush=True)
+                return 1 if left else 0
+            time.sleep(_LOOK_AT_END if seconds <= notice + _LOOK else _LOOK)
+        raise Refused("The node manager has ended; what it said is above.")
+
+    def _at(self, place: str) -> Node:
+        """The node manager. Raises `NodeSilent`, and `Refused` where we may not command it."""
+        with contextlib.suppress(NodeRefused):
+            node = Node(place, None)
+            if node.hello["admin"]:
+                return node
+        raise Refused(
+            f"The node manager does not take {self.command()} for an administrator, so GPUs could "
+            "not be emptied in time. With JupyterHub set c.Hub.host_admins = True."
+        )
+
+    def _why(self, ends: float | None) -> str:
+        if self._told_to_end:
+            return f"{self.what} was cancelled or preempted, or its time is over"
+        return f"{self.what} ends at {time.strftime('%H:%M', time.localtime(ends))}"
+
+
+def _left(node: Node, why: str) -> list[str]:
+    """Whose memory is still on the GPUs, as measured last; with a ``why`` held leases end."""
+    left = []
+    for lease in whole_status(node)["leases"]:
+        if lease["phase"] == "held" and why:
+            with contextlib.suppress(NodeRefused):  # it has ended a moment ago
+                node.call(Method.LEASE_REVOKE, lease=lease["id"], reason=why)
+        if any(gpu["there_since"] is not None for gpu in lease["gpus"]):
+            left.append(f"{lease['environment']}: {lease['name']}")
+    return left

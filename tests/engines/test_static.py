@@ -1,0 +1,68 @@
+"""Hosts of one's own serve a real pool while they are wanted, and are out of service else."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.livenode import CLI
+from support.node import until
+from support.runningpool import PoolHost, RunningPool
+
+from jupyter_gpushare.engines.keeping import GIVEN_BACK
+
+HASTY = ("--interval=0.1", "--patience=0.1", "--idle=1")
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[RunningPool]:
+    with RunningPool(tmp_path / "lab", {"default": {"gpus": 2}}) as running:
+        yield running
+
+
+@contextmanager
+def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process that is ended where a test fails."""
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_second_host_serves_while_somebody_waits_for_the_first(
+    tmp_path: Path, pool: RunningPool
+) -> None:
+    with (
+        PoolHost(tmp_path / "a", pool, "a", "1x24GiB") as a,
+        PoolHost(tmp_path / "b", pool, "b", "1x24GiB"),
+    ):
+        pool.sees("a", "b")
+        line = [*CLI, "pool", "static", "a", "b", f"--socket={pool.socket}", *HASTY]
+        with ended(subprocess.Popen(line, stdout=subprocess.PIPE, text=True)) as keeps:
+            until(lambda: _drain(pool, "b"), "b is given back, since nobody is there")
+            assert _drain(pool, "b") == {"by": pool.host("b")["drain"]["by"], "reason": GIVEN_BACK}
+            assert _drain(pool, "a") is None, "one stays"
+            with a.client("alice") as alice, a.client("bob") as bob:
+                alice.request(gpus=1)
+                bob.ask(gpus=1)
+                until(lambda: _drain(pool, "b") is None, "b serves")
+            keeps.send_signal(signal.SIGTERM)
+            told, _ = keeps.communicate(timeout=60)
+        assert keeps.returncode == 0
+        assert "b is given back" in told
+        assert "static host b" in pool.words("hosts")
+
+
+def test_a_host_that_has_not_joined_is_named(pool: RunningPool) -> None:
+    assert "'z'" in pool.words("static", "z", code=1)
+    assert "pool static b c" in pool.words("static", code=2)
+
+
+def _drain(pool: RunningPool, host: str) -> Any:
+    return pool.host(host)["drain"]

@@ -1,0 +1,172 @@
+"""Jobs of a real Slurm hold GPUs for a pool: what can be kept is, and no token leaks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.holding import GPUSHARE, OWNER, PERSON, Holding
+from support.slurm import Slurm, missing
+
+from jupyter_gpushare.pool import joining
+
+pytestmark = pytest.mark.story("jupyter_gpushare/engines/", "tests/slurm/", "tests/support/")
+
+GET = "from jupyter_gpushare.client import request; request(); x = 41; print('has', x)"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Slurm]:
+    if why := missing():
+        pytest.skip(f"No Slurm can run here: {why}.")
+    with Slurm(settings={"KillWait": "45"}) as running:
+        yield running
+
+
+@pytest.fixture
+def holding(cluster: Slurm) -> Iterator[Holding]:
+    with Holding(cluster) as running:
+        yield running
+        assert "Traceback" not in running.said()
+
+
+def test_a_cancelled_jobs_successor_takes_its_people_over_with_their_variables(
+    cluster: Slurm, holding: Holding
+) -> None:
+    holding.keep("--max=2")
+    job = holding.comes("n1")
+    row = holding.hosts()["n1"]
+    assert row["held"]["text"].startswith(f"Slurm job {job} until ")
+    notebook = holding.notebook("n1")
+    assert "has 41" in notebook.run(GET)
+    cluster.ask("root", "scancel", job)
+    later = holding.comes("n1", but=f"job {job}")
+    told = notebook.run("request(); print('has', x + 1)")
+    assert "has 42" in told
+    assert "its Slurm job was cancelled" in told, "why is said once code runs"
+    assert cluster.state(job) == "CANCELLED"
+    assert "still has memory" not in holding.log(job)
+    assert later in holding.jobs()
+
+
+# -- the token -------------------------------------------------------------------------------------
+
+#: Leaves a letter as ``pool slurm`` does.
+LEAVE = """
+import sys
+from pathlib import Path
+from jupyter_gpushare.engines.letters import put
+put(Path(sys.argv[1]), sys.argv[2], {"name": "n1", "token": sys.argv[3]})
+"""
+
+#: Makes a token for a job's host as ``pool slurm`` does.
+INVITE = """
+import sys
+from jupyter_gpushare.console.node import Node
+from jupyter_gpushare.protocol.poolcalls import PoolMethod
+with Node("pool.sock", None, "pool") as pool:
+    held = {"engine": "Slurm", "piece": sys.argv[1]}
+    print(pool.call(PoolMethod.TOKEN, host="n1", **held)["token"])
+"""
+#: Joins by a token that is not one's own.
+STEAL = """
+import asyncio, sys, time
+from jupyter_gpushare.daemon.membership import ask
+from jupyter_gpushare.pool import joining
+said = {"name": "n1", "port": 10205, "csr": ask().csr, "version": "1"}
+told = asyncio.run(joining.ask(joining.Token.read(sys.argv[1]), said, time.time()))
+print(told["name"])
+"""
+
+
+def submitted(holding: Holding, *options: str) -> str:
+    """A holder job that the test itself lets in; it waits for its letter."""
+    folder = f"--folder={holding.letters}"
+    node = ("--", "--simulate=2x24GiB")
+    line = " ".join([*GPUSHARE, "pool", "slurm-job", folder, "--grace=40", *options, *node])
+    job = holding.slurm.submit(OWNER, f"exec {line}", "--gpus=2", "--nodelist=n1")
+    holding.slurm.says(job, "waits to be let in")
+    return job
+
+
+def leave(holding: Holding, job: str, token: str) -> None:
+    words = ("-c", LEAVE, str(holding.letters), f"job {job}", token)
+    holding.slurm.ask(OWNER, GPUSHARE[0], *words)
+
+
+def readable(cluster: Slurm, job: str) -> str:
+    """All that Slurm tells of a job, and what the processes of its user say of themselves."""
+    told = [
+        cluster.ask("root", "scontrol", "show", "job", "-dd", job),
+        cluster.ask("root", "scontrol", "write", "batch_script", job, "-"),
+        cluster.ask("root", "squeue", "--format=%all", f"--jobs={job}"),
+        cluster.out(job),
+    ]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if process.stat().st_uid == cluster.people[OWNER]:
+                files = [process / "cmdline", process / "environ"]
+                told += [file.read_bytes().decode(errors="replace") for file in files]
+        except OSError:
+            continue  # it has ended
+    return "\n".join(told)
+
+
+def test_a_jobs_token_is_in_nothing_that_others_can_read_and_its_file_goes_at_once(
+    cluster: Slurm, holding: Holding
+) -> None:
+    job = submitted(holding)
+    token = holding.verb("token", "n1")["token"]
+    leave(holding, job, token)
+    cluster.says(job, "joined the pool")
+    cluster.until(lambda: "n1" in holding.hosts(), "the pool reaches it")
+    secret = joining.Token.read(token).secret
+    told = readable(cluster, job)
+    assert "slurm-job" in told, "it is the job that was looked at"
+    assert token not in told
+    assert secret not in told
+    files = [file for file in holding.home.rglob("*") if file.is_file() and not file.is_symlink()]
+    assert not [one for one in files if secret.encode() in one.read_bytes()]
+    assert not list(holding.letters.glob("*.letter*"))
+    look = f"ls {holding.letters}; cat {holding.letters}/*; echo over"
+    assert cluster.ask(PERSON, "sh", "-c", look, host="n1").split() == ["over"]
+
+
+def test_where_a_token_was_stolen_the_job_says_so_and_ends_and_the_thief_is_forgotten(
+    cluster: Slurm, holding: Holding
+) -> None:
+    job = submitted(holding)
+    token = cluster.ask(OWNER, GPUSHARE[0], "-c", INVITE, f"job {job}").strip()
+    assert cluster.ask(PERSON, GPUSHARE[0], "-c", STEAL, token).strip() == "n1"
+    leave(holding, job, token)
+    cluster.ends(job, "FAILED")
+    assert "somebody else has" in cluster.out(job)
+    holding.keep("--min=0")
+    cluster.until(lambda: not holding.verb("hosts")["hosts"], "the thief's host is forgotten")
+
+
+@pytest.mark.parametrize("whose", ["others", "open"])
+def test_sockets_never_go_where_somebody_else_could_put_one(
+    cluster: Slurm, holding: Holding, whose: str
+) -> None:
+    folder = cluster.folder / f"sockets-{whose}"
+    folder.mkdir(exist_ok=True)
+    os.chown(folder, cluster.people[PERSON if whose == "others" else OWNER], -1)
+    folder.chmod(0o777 if whose == "open" else 0o755)
+    job = submitted(holding, f"--sockets={folder}")
+    leave(holding, job, holding.verb("token", "n1")["token"])
+    cluster.ends(job, "FAILED")
+    assert "folder of yours" in cluster.out(job)
+    assert not list(folder.iterdir())
+
+
+def test_somebody_elses_job_of_that_name_is_no_holder(cluster: Slurm, holding: Holding) -> None:
+    other = cluster.submit(PERSON, "sleep 600", "--job-name=gpushare", "--nodelist=n1")
+    cluster.has(other, "RUNNING")
+    holding.keep("--max=2", gpus=1)
+    cluster.until(holding.hosts, "a holder has joined")
+    (row,) = holding.hosts().values()
+    assert row["held"]["piece"] != f"job {other}"
+    cluster.ask("root", "scancel", other)
