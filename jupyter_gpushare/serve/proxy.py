@@ -329,16 +329,12 @@ class Proxy:
     def _begins(self) -> bool:
         if self._ended:
             raise lost(self._ended)
-        if not (self._open and self._keeper.begins()):
-            self._open = False
-            return False
-        self._began()
-        return True
-
-    def _began(self) -> None:
-        self._keeper.set_busy(True)
-        if self._resting is not None:
-            self._resting.cancel()
+        self._open = self._open and self._keeper.begins()
+        if self._open:
+            self._keeper.set_busy(True)
+            if self._resting is not None:
+                self._resting.cancel()
+        return self._open
 
     def _ends(self) -> None:
         self._keeper.ends()
@@ -398,15 +394,13 @@ class Proxy:
 
     def _let_in(self) -> None:
         """Let all in who wait."""
+        self._open = not self._ended
         # This counts already: else it could sleep again before anybody came in.
-        if self._ended or not self._keeper.begins():
-            return
-        self._open = True
-        self.gate.opens(self._loop.time())
-        self._began()
-        while self.gate and self._begins():  # or those who are left have it woken again
-            self.gate.first().begun.set_result(None)
-        self._ends()
+        if self._open and self._begins():
+            self.gate.opens(self._loop.time())
+            while self.gate and self._begins():  # or those who are left have it woken again
+                self.gate.first().begun.set_result(None)
+            self._ends()
 
     # -- told --------------------------------------------------------------------------
 

@@ -39,7 +39,6 @@ from .upstream import (
     Control,
     ControlFailed,
     address_of,
-    filled,
     free_port,
     key_in,
     wait_until_ready,
@@ -97,6 +96,7 @@ class Serving(Kept):
         self._can_sleep = can_sleep and not lacks
         self._token = token_at(folder / f"{wanted.port}.token") if wanted.token else None
         self._control = self._place(environ)
+        port, socket = str(self._control.port), self._control.socket
         self._own: OwnSleep | None = None
         self._model, self._sleeps, self._was_awake = "", 0, True
         self._stops, self._is_up, self._ended = False, False, asyncio.Event()
@@ -104,7 +104,7 @@ class Serving(Kept):
         super().__init__(
             Holding(environ, on_lost=self.lost, on_notice=self.noticed, heed=self._heed),
             wanted.request,
-            filled(wanted.command, self._control),
+            [word.replace(PORT, port).replace(SOCKET, socket) for word in wanted.command],
             say,
             record=record,
             frameworks=self._frameworks if self._can_sleep else None,
@@ -112,7 +112,7 @@ class Serving(Kept):
             allowed="driver" in wanted.rungs,
             stdin=subprocess.DEVNULL,
             new_session=True,
-            listens=self._control.socket,
+            listens=socket,
         )
         gate = Gate(wanted.bounds)
         self.proxy = Proxy(

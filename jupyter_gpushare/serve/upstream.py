@@ -129,12 +129,6 @@ def free_port() -> int:
     raise OSError(f"No port from {_PORTS[0]} to {_PORTS[-1]} is free.")
 
 
-def filled(command: Sequence[str], control: Control) -> list[str]:
-    """The command with the server's place in it."""
-    found = [word.replace(PORT, str(control.port)) for word in command]
-    return [word.replace(SOCKET, control.socket) for word in found]
-
-
 def key_in(command: Sequence[str]) -> str:
     """The key that a server's command says callers must have."""
     for at, word in enumerate(command):
