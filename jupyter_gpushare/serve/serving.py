@@ -99,7 +99,8 @@ class Serving(Kept):
         port, socket = str(self._control.port), self._control.socket
         self._own: OwnSleep | None = None
         self._model, self._sleeps, self._was_awake = "", 0, True
-        self._stops, self._is_up, self._ended = False, False, asyncio.Event()
+        self._is_up, self._ended = False, asyncio.Event()
+        self._address = address_of(wanted.host, wanted.port)
         self._loop = asyncio.get_running_loop()
         super().__init__(
             Holding(environ, on_lost=self.lost, on_notice=self.noticed, heed=self._heed),
@@ -135,11 +136,6 @@ class Serving(Kept):
         port = self._control.port
         return {**super().environ(), "PORT": str(port), **self.proxy.adapter.environ(port)}
 
-    @property
-    def address(self) -> str:
-        """Where people find it."""
-        return address_of(self._wanted.host, self._wanted.port)
-
     # -- its life ----------------------------------------------------------------------
 
     async def run(self) -> int:
@@ -148,7 +144,7 @@ class Serving(Kept):
         Raises :class:`GpuShareError`, ``OSError``.
         """
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-            self._loop.add_signal_handler(number, self._stop)
+            self._loop.add_signal_handler(number, self._ended.set)
         looking = self._loop.create_task(self._look())
         try:
             await self.proxy.start(self._wanted.host, self._wanted.port)
@@ -159,14 +155,10 @@ class Serving(Kept):
             pass
         finally:
             looking.cancel()
-            self._stop()
+            self._ended.set()
             await self.proxy.stop()
             code = await asyncio.to_thread(self._close)
         return code
-
-    def _stop(self) -> None:
-        self._stops = True
-        self._ended.set()
 
     def _close(self) -> int:
         if (code := self.tree.exit_code()) is not None:
@@ -176,7 +168,7 @@ class Serving(Kept):
         return code or 0
 
     def _heed(self) -> None:
-        if self._stops:
+        if self._ended.is_set():
             raise Stopped("It was ended before its server was ready.")
 
     def _start(self) -> None:
@@ -228,7 +220,7 @@ class Serving(Kept):
                 self._control,
                 adapter.ready,
                 self._wanted.ready_within,
-                lambda: self._stops or self.tree.has_ended,
+                lambda: self._ended.is_set() or self.tree.has_ended,
                 hint,
             )
         except GpuShareError:
@@ -295,7 +287,7 @@ class Serving(Kept):
     def _stands(self) -> dict[str, Any]:
         """What the node manager shows of the server."""
         return {
-            "address": self.address,
+            "address": self._address,
             "requests": self.keeper.under_way,
             "held": len(self.proxy.gate),
             "sleeps": self._sleeps,
@@ -309,7 +301,7 @@ class Serving(Kept):
         name = self._model or self._wanted.request["task"]["name"]
         own = "" if self._own is None else f"by itself ({self._own.adapter.name}), "
         return (
-            f"{name} is at {self.address}: see `{COMMAND} servers`. "
+            f"{name} is at {self._address}: see `{COMMAND} servers`. "
             f"It sleeps {own}after {self._wanted.idle:g} s without a request if somebody waits "
             "for its GPU."
         )

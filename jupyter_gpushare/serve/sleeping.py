@@ -7,11 +7,12 @@ answer than before, or none, is started anew by its keeper.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from ..client.adapters.parkers.base import ParkedDamaged, ParkFailed, ParkRefused, ResumeFailed
+from ..client.adapters.parkers.base import ParkedDamaged
 from .adapters.base import LOADED, Adapter, Step
 from .upstream import NONSENSE, Control, ControlFailed
 
@@ -62,42 +63,31 @@ class OwnSleep:
         return self._memory()
 
     def park(self) -> int:
-        """Have it sleep; the bytes that it keeps in host memory."""
-        try:
-            self.answer = None if self._steady is False else self._tries(self._ask)
-            if self._steady is None and self.answer is not None:
-                self._steady = self._tries(self._ask) == self.answer
-                if not self._steady:
-                    self.answer = None
-                    self._say(
-                        "The server answers the same prompt differently each time, so it is not "
-                        "checked whether it wakes as what it was."
-                    )
-        except ControlFailed as error:
-            raise ParkRefused(str(error)) from error
+        """Have it sleep; the bytes that it keeps in host memory. Raises `ControlFailed`."""
+        self.answer = None if self._steady is False else self._tries(self._ask)
+        if self._steady is None and self.answer is not None:
+            self._steady = self._tries(self._ask) == self.answer
+            if not self._steady:
+                self.answer = None
+                self._say(
+                    "The server answers the same prompt differently each time, so it is not "
+                    "checked whether it wakes as what it was."
+                )
         amount = self._memory() if self.copies else 0
+        self.is_parked = True  # unless it can be woken again, where it sleeps in part
         try:
             self._tries(self._sleep)
-        except ControlFailed as error:
-            self._undo(error)
-        self.is_parked = True
+        except ControlFailed:
+            with contextlib.suppress(ControlFailed):
+                self._tries(self._wake)
+                self.is_parked = False
+            raise
         return amount
 
-    def _undo(self, error: ControlFailed) -> None:
-        """Some of it may sleep already."""
-        try:
-            self._tries(self._wake)
-        except ControlFailed:
-            self.is_parked = True
-        raise ParkFailed(str(error)) from error
-
     def resume(self) -> None:
-        """Have it wake, and see whether it is what it was."""
-        try:
-            self._tries(self._wake)
-            again = None if self.answer is None else self._tries(self._ask)
-        except ControlFailed as error:
-            raise ResumeFailed(str(error)) from error
+        """Have it wake, and see whether it is what it was. Raises `ControlFailed`, too."""
+        self._tries(self._wake)
+        again = None if self.answer is None else self._tries(self._ask)
         self.is_parked = False
         if again != self.answer:
             self._damaged()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from ..client.adapters.parkers.base import ParkingError
 from ..client.errors import GpuShareError
 from ..protocol.heldport import listener
 from ..protocol.times import format_duration
@@ -32,7 +33,7 @@ _HEALTH, _LONG = 30.0, 600.0
 _MOST: Final = 16 * 2**20  # bytes of an answer
 
 
-class ControlFailed(GpuShareError):
+class ControlFailed(ParkingError):
     """The server did not do what it was asked to by one of its own routes."""
 
 

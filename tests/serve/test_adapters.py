@@ -19,12 +19,7 @@ import pytest
 from support.modeldoubles import Double, Llama, Ollama, Sglang, Transformers, Vllm, listening
 from support.node import needs_root
 
-from jupyter_gpushare.client.adapters.parkers.base import (
-    ParkedDamaged,
-    ParkFailed,
-    ParkRefused,
-    ResumeFailed,
-)
+from jupyter_gpushare.client.adapters.parkers.base import ParkedDamaged
 from jupyter_gpushare.client.errors import GpuShareError
 from jupyter_gpushare.serve import adapters, sleeping
 from jupyter_gpushare.serve.adapters.base import Adapter
@@ -32,6 +27,7 @@ from jupyter_gpushare.serve.sleeping import OwnSleep, models
 from jupyter_gpushare.serve.upstream import (
     Answer,
     Control,
+    ControlFailed,
     address_of,
     key_in,
     wait_until_ready,
@@ -122,16 +118,16 @@ def test_one_that_never_says_the_same_is_not_compared() -> None:
 
 def test_what_fails_is_undone_and_said() -> None:
     with sleeper("vllm", "stuck") as (own, double):
-        with pytest.raises(ParkFailed, match=r"/sleep.* said 500: .*no sleep"):
+        with pytest.raises(ControlFailed, match=r"/sleep.* said 500: .*no sleep"):
             own.park()
         assert not own.is_parked
         assert double.log[-1] == "POST /wake_up"
-    with pytest.raises(ParkRefused):
+    with pytest.raises(ControlFailed):
         own.park()  # nobody is there
     assert not own.is_parked
     with sleeper("vllm") as (own, double):
         own.park()
-    with pytest.raises(ResumeFailed):
+    with pytest.raises(ControlFailed):
         own.resume()
     assert own.is_parked
 
@@ -142,7 +138,7 @@ def test_one_that_does_not_load_its_model_again_is_not_awake(
     monkeypatch.setattr(sleeping, "_TRIES", 3)
     with sleeper("transformers", "stuck") as (own, _double):
         own.park()
-        with pytest.raises(ResumeFailed, match="has not loaded m again"):
+        with pytest.raises(ControlFailed, match="has not loaded m again"):
             own.resume()
         assert own.is_parked
 
@@ -153,7 +149,7 @@ def test_one_that_cannot_be_woken_again_stays_parked() -> None:
         double.answer = lambda method, path, query, body: (  # type: ignore[method-assign]
             (500, {}) if path == "/wake_up" else wakes(method, path, query, body)
         )
-        with pytest.raises(ParkFailed):
+        with pytest.raises(ControlFailed):
             own.park()
         assert own.is_parked
 
@@ -221,7 +217,7 @@ def test_nonsense_of_a_server_keeps_it_awake(
         if document[0] == "[" and name == "vllm":
             assert kept.park() == GIB, "it only has no models"
         else:
-            with pytest.raises(ParkRefused):
+            with pytest.raises(ControlFailed):
                 kept.park()
 
 

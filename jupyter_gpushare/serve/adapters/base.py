@@ -89,10 +89,8 @@ class Adapter:
         if not self.program or self.verb not in ("", *command[:5]):
             return False
         for before, word in zip(("", *command), command[:4], strict=False):
-            is_module = word == self.program or word.startswith(f"{self.program}.")
-            if before == "-m" and is_module:
-                return True
-            if not before.startswith("-") and os.path.basename(word) == self.program:
+            name = word.partition(".")[0] if before == "-m" else os.path.basename(word)
+            if name == self.program and (before == "-m" or not before.startswith("-")):
                 return True
         return False
 
