@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import enum
+import inspect
 import json
 import os
 import re
@@ -452,7 +453,8 @@ def command_line() -> str:
         ours = issubclass(kind, Verb)
         app = kind if ours else kind()
         usage = f"{words} [options] {getattr(app, 'arguments', '')}".rstrip()
-        text += f"\n## {words}\n\n{first_sentence(app.description)}\n\n```\n{usage}\n```\n"
+        about = first_sentence(inspect.getdoc(app) or "" if ours else app.description)
+        text += f"\n## {words}\n\n{about}\n\n```\n{usage}\n```\n"
         own = _options(app, root[0].options()) if ours else _switches(app)
         if listed := list(own):
             text += f"\n{table(_OPTION, listed)}"

@@ -18,7 +18,6 @@ class GpuShareApp(Verb):
     """Share the GPUs of this machine between many notebooks, just in time."""
 
     arguments = "VERB"
-    description = """Share the GPUs of this machine between many notebooks, just in time."""
     subcommands: ClassVar[Any] = {
         "status": ("cli.status.StatusApp", "GPUs, leases and the queue."),
         "leases": ("cli.leases.LeasesApp", "Leases: who holds which GPU."),

@@ -20,10 +20,7 @@ from .poolchecks import membership
 
 
 class DoctorApp(Verb):
-    """Check this installation and say what to do about what is wrong."""
-
-    name = "doctor"
-    description = """Look at everything that has to work together: the package, the import hook, the
+    """Look at everything that has to work together: the package, the import hook, the
     Jupyter and IPython extensions, the node manager, the driver, the ledger. With --hub at what
     JupyterHub's configuration sets for it instead (it is run for that, as JupyterHub does). Each
     line is ok, a warning, or a problem with its fix. Nothing is changed. Exits with 1 when there
@@ -31,6 +28,8 @@ class DoctorApp(Verb):
     the log and the metrics are written into one file for the people who help you, without tokens,
     secrets and
     other people's names; then it exits with 0 when the file is written."""
+
+    name = "doctor"
     examples = """
     jupyter gpushare doctor
     jupyter gpushare doctor --hub

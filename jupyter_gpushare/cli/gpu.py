@@ -15,10 +15,9 @@ from ..protocol.words import counted
 
 
 class GpuListApp(Verb):
-    """List GPUs."""
+    """List the node's GPUs, and which are out of service."""
 
     name = "gpu list"
-    description = """List the node's GPUs, and which are out of service."""
 
     def run(self, arguments: list[str]) -> int:
         with connect() as node:
@@ -75,14 +74,13 @@ def _service(answer: dict[str, Any]) -> str:
 
 
 class GpuDrainApp(ServiceVerb):
-    """Take GPUs out of service."""
-
-    name = "gpu drain"
-    description = """Take GPUs out of service (administrators), each named by its index or UUID.
+    """Take GPUs out of service (administrators), each named by its index or UUID.
     They take nothing new from now on. Code that runs there goes on until it ends. Idle kernels
     are asked to give these GPUs back and get others. Waiting people read the reason. The GPUs
     stay out of service until `jupyter gpushare gpu resume`, also after a restart. --all takes the
     whole node out of service, with the GPUs that come later."""
+
+    name = "gpu drain"
     examples = """
     jupyter gpushare gpu drain 1 --reason "its fan is replaced on Friday"
     jupyter gpushare gpu drain --all --reason "the cooling is repaired"
@@ -97,23 +95,21 @@ class GpuDrainApp(ServiceVerb):
 
 
 class GpuResumeApp(ServiceVerb):
-    """Put GPUs back into service."""
-
-    name = "gpu resume"
-    description = """Put GPUs back into service (administrators), each named by its index or
+    """Put GPUs back into service (administrators), each named by its index or
     UUID. The first in line gets them at once. --all puts those back that were taken out with --all,
     or by the pool; a GPU that was taken out by itself stays out."""
+
+    name = "gpu resume"
 
     def run(self, arguments: list[str]) -> int:
         return self.call(arguments, Method.GPU_RESUME, Method.NODE_RESUME)
 
 
 class GpuApp(GpuListApp):
-    """GPUs."""
+    """GPUs: list them; take one out of service and put it back (administrators)."""
 
     name = "gpu"
     arguments = "list|drain|resume"
-    description = """GPUs: list them; take one out of service and put it back (administrators)."""
     subcommands: ClassVar[Any] = {
         "list": ("cli.gpu.GpuListApp", "List GPUs, and which are out of service."),
         "drain": ("cli.gpu.GpuDrainApp", "Take a GPU out of service."),

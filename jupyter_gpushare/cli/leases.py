@@ -7,12 +7,11 @@ from ..console.verb import Verb, flag
 
 
 class LeasesApp(Verb):
-    """List leases."""
-
-    name = "leases"
-    description = """List the leases: who holds which GPU, and who waits. What belongs to other
+    """List the leases: who holds which GPU, and who waits. What belongs to other
     people is shown without names, unless you are an administrator. The leases of one job, such
     as an elastic training or a sweep, are one line."""
+
+    name = "leases"
     examples = """
     jupyter gpushare leases --mine
     jupyter gpushare leases --each

@@ -95,13 +95,12 @@ class LedgerVerb(Verb):
 
 
 class LedgerBackupApp(LedgerVerb):
-    """Copy the ledger into a file."""
+    """Copy the ledger into FILE (administrators), as it is at one instant, while the
+    node manager goes on. FILE is yours, readable by you only, and replaced if it is there; it is
+    looked at before it gets its name. The key beside the ledger is not in it."""
 
     name = "ledger backup"
     arguments = "FILE"
-    description = """Copy the ledger into FILE (administrators), as it is at one instant, while the
-    node manager goes on. FILE is yours, readable by you only, and replaced if it is there; it is
-    looked at before it gets its name. The key beside the ledger is not in it."""
     examples = """
     jupyter gpushare ledger backup /var/backups/gpushare.sqlite
     """
@@ -142,12 +141,11 @@ class LedgerBackupApp(LedgerVerb):
 
 
 class LedgerCheckApp(LedgerVerb):
-    """Look for damage."""
+    """Look at every page of the ledger (administrators), or of a backup of it, and
+    say how large it is. Exit code 1: there is damage."""
 
     name = "ledger check"
     arguments = "[BACKUP]"
-    description = """Look at every page of the ledger (administrators), or of a backup of it, and
-    say how large it is. Exit code 1: there is damage."""
 
     def work(self, arguments: list[str]) -> int:
         from ..ledger.ledger import check_backup
@@ -171,13 +169,12 @@ class LedgerCheckApp(LedgerVerb):
 
 
 class LedgerVacuumApp(LedgerVerb):
-    """Make the file smaller."""
-
-    name = "ledger vacuum"
-    description = """Forget what is past its time and give free room back to the disk
+    """Forget what is past its time and give free room back to the disk
     (administrators), in small steps between which grants go on. This also happens by itself every
     ten minutes, except for an eighth of the file. If the node manager is stopped, the whole file is
     written anew, which needs as much room again meanwhile."""
+
+    name = "ledger vacuum"
 
     def work(self, arguments: list[str]) -> int:
         node = self.node()
@@ -194,14 +191,13 @@ class LedgerVacuumApp(LedgerVerb):
 
 
 class LedgerRestoreApp(LedgerVerb):
-    """Put a backup in the ledger's place."""
-
-    name = "ledger restore"
-    arguments = "BACKUP"
-    description = """Put a backup in the ledger's place (administrators), while the node manager is
+    """Put a backup in the ledger's place (administrators), while the node manager is
     stopped. The backup is looked at first; the ledger that is there is renamed, not removed. What
     was recorded after the backup is not known any more; running kernels present their leases again
     after the start, and nothing is granted before they had time for it."""
+
+    name = "ledger restore"
+    arguments = "BACKUP"
     examples = """
     systemctl stop jupyter-gpushare.socket jupyter-gpushare.service
     jupyter gpushare ledger restore /var/backups/gpushare.sqlite
@@ -224,12 +220,11 @@ class LedgerRestoreApp(LedgerVerb):
 
 
 class LedgerApp(LedgerCheckApp):
-    """The ledger."""
+    """The ledger (administrators): make a backup while the node manager runs, look
+    for damage, make the file smaller, put a backup back."""
 
     name = "ledger"
     arguments = "backup|check|vacuum|restore"
-    description = """The ledger (administrators): make a backup while the node manager runs, look
-    for damage, make the file smaller, put a backup back."""
     subcommands: ClassVar[Any] = {
         "backup": ("cli.ledger.LedgerBackupApp", "Copy the ledger into a file."),
         "check": ("cli.ledger.LedgerCheckApp", "Look for damage in the ledger, or in a backup."),

@@ -118,11 +118,10 @@ class BadPlan(Exception):
 
 
 class PlanApp(Verb):
-    """Dry run: one JSON object a line on stdin, one decision a line on stdout."""
+    """Dry run of the policy: reads one JSON object a line from standard input, prints
+    one decision a line. Nothing is allocated and no node manager is needed."""
 
     name = "plan"
-    description = """Dry run of the policy: reads one JSON object a line from standard input, prints
-    one decision a line. Nothing is allocated and no node manager is needed."""
     examples = """
     A line that goes in:
 

@@ -70,10 +70,9 @@ class Whose(AtNode):
 
 
 class QuotaListApp(AtNode):
-    """List quotas."""
+    """List every environment's quota and where it comes from (administrators)."""
 
     name = "quota list"
-    description = """List every environment's quota and where it comes from (administrators)."""
 
     def run(self, arguments: list[str]) -> int:
         with self.connect() as node:
@@ -85,12 +84,11 @@ class QuotaListApp(AtNode):
 
 
 class QuotaSetApp(Whose):
-    """Set a quota."""
-
-    name = "quota set"
-    description = """Set what an environment, a group's members or everybody else may hold
+    """Set what an environment, a group's members or everybody else may hold
     (administrators). It holds from now on: leases that are over it stay, new ones are refused. What
     is left out stays as it is now."""
+
+    name = "quota set"
     examples = """
     jupyter gpushare quota set alice --gpus 2 --memory 8GiB
     jupyter gpushare quota set bob --gpus 4 --weight 2
@@ -139,11 +137,10 @@ def _part(text: str) -> str:
 
 
 class QuotaUnsetApp(Whose):
-    """Forget a quota that was set."""
+    """Forget the quota that was set for an environment, a group or everybody else:
+    the configured one counts again (administrators)."""
 
     name = "quota unset"
-    description = """Forget the quota that was set for an environment, a group or everybody else:
-    the configured one counts again (administrators)."""
     examples = """
     jupyter gpushare quota unset alice
     jupyter gpushare quota unset alice --only memory --only gpu-hours
@@ -162,12 +159,11 @@ class QuotaUnsetApp(Whose):
 
 
 class QuotaApp(QuotaListApp):
-    """Quotas."""
+    """Quotas: the most an environment may hold (administrators). Alone it lists
+    them."""
 
     name = "quota"
     arguments = "[list|set|unset]"
-    description = """Quotas: the most an environment may hold (administrators). Alone it lists
-    them."""
     subcommands: ClassVar[Any] = {
         "list": ("cli.quota.QuotaListApp", "List quotas and where they come from."),
         "set": ("cli.quota.QuotaSetApp", "Set a quota."),

@@ -17,14 +17,13 @@ WHOLE: Final = re.compile("[0-9a-f]{32}")
 
 
 class ReleaseApp(Verb):
-    """Give leases back."""
-
-    name = "release"
-    arguments = "LEASE..."
-    description = """Give a lease of yours back, or leave the queue with it. `jupyter gpushare
+    """Give a lease of yours back, or leave the queue with it. `jupyter gpushare
     leases` shows their names. The name of a job, such as an elastic training, stands for all its
     leases. With --revoke an administrator ends anybody's lease; its owner is told the reason. The
     task itself goes on: its GPU is free for others when its memory is really gone."""
+
+    name = "release"
+    arguments = "LEASE..."
     examples = """
     jupyter gpushare release 3f2a9c
     jupyter gpushare release digits

@@ -230,11 +230,7 @@ class UnderLease(Verb):
 
 
 class RunApp(WithCommand, UnderLease):
-    """Run any command under a lease."""
-
-    name = "run"
-    arguments = "[--] COMMAND [ARGUMENT...]"
-    description = """Run any command under a lease: wait until GPUs are free, start the command with
+    """Run any command under a lease: wait until GPUs are free, start the command with
     CUDA_VISIBLE_DEVICES set to them, and give them back when it ends. Signals are passed on. What
     is not given is taken from JUPYTER_GPUSHARE_GPUS, _MEMORY, _CLASS and _WAIT_TIMEOUT.
 
@@ -247,6 +243,9 @@ class RunApp(WithCommand, UnderLease):
     With --park the command keeps all that it has: when it has computed nothing for a minute and
     somebody waits, the driver moves its GPU memory to the host. It comes back when the command
     computes again, or when a GPU is free. Its next CUDA call waits for that."""
+
+    name = "run"
+    arguments = "[--] COMMAND [ARGUMENT...]"
     examples = """
     jupyter gpushare run -- python train.py --epochs 3
     jupyter gpushare run --gpus 2 --memory 8GiB --class batch -- ./simulate
@@ -279,13 +278,12 @@ class RunApp(WithCommand, UnderLease):
 
 
 class RequestApp(UnderLease):
-    """Open a shell under a lease."""
-
-    name = "request"
-    description = """Request GPUs, wait until they are free, and open your shell ($SHELL) with
+    """Request GPUs, wait until they are free, and open your shell ($SHELL) with
     CUDA_VISIBLE_DEVICES set to them. All commands in that shell share them. They are given back
     when you leave it. What is not given is taken from JUPYTER_GPUSHARE_GPUS, _MEMORY, _CLASS and
     _WAIT_TIMEOUT."""
+
+    name = "request"
     examples = """
     jupyter gpushare request --gpus 2
     jupyter gpushare request --memory 8GiB --timeout 10m

@@ -8,12 +8,11 @@ from ..protocol.messages import Method
 
 
 class ServersApp(Verb):
-    """The model servers that you may use."""
-
-    name = "servers"
-    description = """List the model servers of this host that you may use, asleep or awake: your
+    """List the model servers of this host that you may use, asleep or awake: your
     own, and those that are shared with a group of yours. Below the list stands Python that asks
     each of them. With --json their tokens are told, too."""
+
+    name = "servers"
 
     def run(self, arguments: list[str]) -> int:
         from ..client.words.render import show_servers

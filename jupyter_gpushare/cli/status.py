@@ -7,10 +7,9 @@ from ..console.verb import Verb
 
 
 class StatusApp(Verb):
-    """GPUs, leases and the queue."""
+    """The node's GPUs, your quota, the leases and the queue."""
 
     name = "status"
-    description = """The node's GPUs, your quota, the leases and the queue."""
 
     def run(self, arguments: list[str]) -> int:
         from ..client.words.render import show_status

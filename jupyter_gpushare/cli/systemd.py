@@ -36,13 +36,12 @@ To have the kernel enforce leases, too: docs/how-to/walls.md
 
 
 class SystemdApp(Verb):
-    """The node manager for everybody as a systemd service: print its files, or write them."""
+    """The node manager for everybody as a systemd service: print its files, or
+    write them below DIRECTORY (/etc, as root). The service runs this very Python, or the one that
+    --python names."""
 
     name = "systemd"
     arguments = "[DIRECTORY]"
-    description = """The node manager for everybody as a systemd service: print its files, or
-    write them below DIRECTORY (/etc, as root). The service runs this very Python, or the one that
-    --python names."""
     examples = """
     jupyter gpushare systemd           # look at them
     sudo jupyter gpushare systemd /etc # write them

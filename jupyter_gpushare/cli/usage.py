@@ -17,15 +17,14 @@ from ..satellites import Part, take
 
 
 class UsageApp(Verb):
-    """GPU-hours by environment."""
-
-    name = "usage"
-    description = """GPU-hours by environment: held (GPUs times the time they were leased), busy
+    """GPU-hours by environment: held (GPUs times the time they were leased), busy
     (the part of it in which a cell or a program ran), and charged (what counts towards a budget:
     the time of its turns on GPUs that are used by turns, elsewhere all of it). GiB-hours are the
     memory that was reserved for it, times the time. Administrators see everybody. With
     --trace=FILE administrators get what people did as a trace, for `advise` and `replay`: a session
     for each lease, a cell for each time in which it was busy, and numbers in place of names."""
+
+    name = "usage"
     examples = """
     jupyter gpushare usage --since 12h
     jupyter gpushare usage --since 30d --environment alice --json

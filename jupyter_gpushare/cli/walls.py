@@ -19,13 +19,12 @@ _PATIENCE: Final = 30.0
 
 
 class WallsApp(Verb):
-    """What the kernel enforces: which GPUs people's processes can open."""
+    """The walls: which control groups of people can open which GPUs, as the kernel
+    enforces it. `off` takes every wall down, also without the helper; `on` has the helper put them
+    up again. For root."""
 
     name = "walls"
     arguments = "[on|off]"
-    description = """The walls: which control groups of people can open which GPUs, as the kernel
-    enforces it. `off` takes every wall down, also without the helper; `on` has the helper put them
-    up again. For root."""
     examples = """
     sudo jupyter gpushare walls
     sudo jupyter gpushare walls off

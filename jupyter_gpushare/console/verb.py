@@ -128,13 +128,15 @@ class _Parser(argparse.ArgumentParser):
 
 
 class Verb:
-    """One verb. Subclasses declare options as attributes, and do their work in `run`."""
+    """One verb. Subclasses declare options as attributes, and do their work in `run`.
+
+    The docstring of a verb is what its help says it does.
+    """
 
     #: The words after ``jupyter gpushare``.
     name = ""
     #: The arguments after the options, for the usage line: ``"LEASE"``.
     arguments = ""
-    description = ""
     examples = ""
     #: Verbs below this one: module and class, below ``jupyter_gpushare``, and what it does.
     subcommands: ClassVar[Mapping[str, tuple[str, str]]] = {}
@@ -178,7 +180,7 @@ class Verb:
         parser = _Parser(
             prog=cls.command(),
             usage=f"{cls.command()} [options] {cls.arguments}".rstrip(),
-            description=textwrap.fill(" ".join(cls.description.split()), 80),
+            description=textwrap.fill(" ".join((inspect.getdoc(cls) or "").split()), 80),
             epilog="\n".join([*more, EXIT_CODES]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,

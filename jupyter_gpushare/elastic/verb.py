@@ -21,16 +21,15 @@ def _is_python(words: list[str]) -> bool:
 
 
 class ElasticApp(WithCommand, JobVerb):
-    """Train on as many idle GPUs as there are just now."""
-
-    name = "elastic"
-    arguments = "-- python FILE [ARGUMENT …]"
-    description = """Run a PyTorch program once on each idle GPU of this host, like torchrun, but
+    """Run a PyTorch program once on each idle GPU of this host, like torchrun, but
     with a number that changes: when a GPU becomes idle the training grows, and when a notebook
     wants one back it goes on with one less. The program takes its samples from
     jupyter_gpushare.elastic.batches and names its state with elastic.keep. Each GPU is a lease of
     the class batch. After Ctrl-C, or when this program or the machine died, --resume goes on from
     the newest checkpoint."""
+
+    name = "elastic"
+    arguments = "-- python FILE [ARGUMENT …]"
     examples = """
     jupyter gpushare elastic --max-gpus 4 --memory 8GiB --name digits -- python train.py --lr 1e-3
     jupyter gpushare elastic --list

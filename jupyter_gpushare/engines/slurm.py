@@ -123,14 +123,13 @@ TITLE: Final = "gpushare"
 
 
 class SlurmApp(KeepingVerb, WithCommand):
-    """Hosts that jobs of Slurm hold."""
-
-    name = "pool slurm"
-    arguments = "[-- OPTIONS OF THE NODE MANAGER]"
-    description = """Have jobs of Slurm hold GPUs for the pool: more while people wait, fewer while
+    """Have jobs of Slurm hold GPUs for the pool: more while people wait, fewer while
     GPUs idle. Each job runs a node manager for its own GPUs, which joins the pool, and takes itself
     out of service before the job ends. It goes on until you end it; run it beside the pool, as the
     pool's user, where sbatch is. Jobs stay when it ends, and are known again."""
+
+    name = "pool slurm"
+    arguments = "[-- OPTIONS OF THE NODE MANAGER]"
     examples = """
     jupyter gpushare pool slurm --partition gpu --gpus 4 --time 8h --min 1 --max 6
     """
@@ -202,11 +201,10 @@ def _kill_wait() -> float:
 
 
 class JobApp(HolderVerb):
-    """What such a job runs."""
+    """Hold this job's GPUs for a pool. `jupyter gpushare pool slurm` submits jobs
+    that run this."""
 
     name = "pool slurm-job"
-    description = """Hold this job's GPUs for a pool. `jupyter gpushare pool slurm` submits jobs
-    that run this."""
     what = "its Slurm job"
 
     def piece(self) -> str:

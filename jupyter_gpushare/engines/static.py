@@ -55,13 +55,12 @@ def _stage(row: Mapping[str, Any]) -> Stage:
 
 
 class StaticApp(KeepingVerb):
-    """Hosts of your own, in service only while they are wanted."""
+    """Take hosts of the pool out of service while nobody uses them, and put them back
+    while people wait. Those that are named first serve first. It goes on until you end it; run it
+    beside the pool, as root or the pool's user."""
 
     name = "pool static"
     arguments = "HOST..."
-    description = """Take hosts of the pool out of service while nobody uses them, and put them back
-    while people wait. Those that are named first serve first. It goes on until you end it; run it
-    beside the pool, as root or the pool's user."""
     examples = """
     jupyter gpushare pool static b c d --min 1
     """

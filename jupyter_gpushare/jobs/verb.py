@@ -35,16 +35,15 @@ def _value(text: str) -> Any:
 
 
 class SweepApp(JobVerb):
-    """Try many models on the GPUs that idle."""
-
-    name = "sweep"
-    arguments = "FILE"
-    description = """Try many models on the GPUs that nobody uses: call the function train of FILE
+    """Try many models on the GPUs that nobody uses: call the function train of FILE
     once for each combination of the values given by --over, each time in a process of its own under
     a lease of the class batch. What each returns is written down at once. After Ctrl-C, or when
     this program or the machine died, --resume goes on, and no model is run twice that has a result.
     --list and --show look at sweeps from any terminal, also while another program runs them. On one
     host this is all; on many it uses the Ray cluster that RAY_ADDRESS names."""
+
+    name = "sweep"
+    arguments = "FILE"
     examples = """
     jupyter gpushare sweep train.py --over lr=1e-4,1e-3 --over depth=2,4 --memory 8GiB
     jupyter gpushare sweep --list

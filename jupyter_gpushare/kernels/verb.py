@@ -23,14 +23,13 @@ def _memory(text: str) -> str:
 
 
 class KernelspecApp(Verb):
-    """Kernels without the import hook: wrap, unwrap."""
-
-    name = "kernelspec"
-    arguments = "wrap|unwrap NAME"
-    description = """Put a kernel that has nothing of ours, in R, Julia, C++ or another Python,
+    """Put a kernel that has nothing of ours, in R, Julia, C++ or another Python,
     under a lease from its next start on (wrap), or take it out again (unwrap). The kernelspec is
     copied under the same name to where Jupyter finds it first and you may write; where it is there,
     it is changed."""
+
+    name = "kernelspec"
+    arguments = "wrap|unwrap NAME"
     examples = """
     jupyter gpushare kernelspec wrap ir
     jupyter gpushare kernelspec wrap julia-1.11 --gpus 2 --memory 24GiB

@@ -32,13 +32,12 @@ def _host_name(text: str) -> str:
 
 
 class JoinApp(Verb):
-    """Join a pool."""
+    """Make this host one of a pool. At the pool `jupyter gpushare pool token` makes
+    the token; it works once, for an hour. Run it as root, or as the node manager's own user, and
+    restart the node manager afterwards: leases go on."""
 
     name = "pool join"
     arguments = "TOKEN"
-    description = """Make this host one of a pool. At the pool `jupyter gpushare pool token` makes
-    the token; it works once, for an hour. Run it as root, or as the node manager's own user, and
-    restart the node manager afterwards: leases go on."""
     examples = """
     sudo jupyter gpushare pool join TOKEN
     sudo jupyter gpushare pool join TOKEN --name b --address 10.0.0.5

@@ -54,11 +54,10 @@ class AtPool(Verb):
 
 
 class HostsApp(AtPool):
-    """List hosts."""
+    """List the pool's hosts: whether they can be reached, their GPUs, who waits, what
+    holds them and until when, and which are out of service."""
 
     name = "pool hosts"
-    description = """List the pool's hosts: whether they can be reached, their GPUs, who waits, what
-    holds them and until when, and which are out of service."""
 
     def run(self, arguments: list[str]) -> int:
         answer = self.ask(PoolMethod.HOSTS)
@@ -103,11 +102,10 @@ def _clock(unix: float) -> str:
 
 
 class WhereApp(AtPool):
-    """Rank hosts."""
+    """Rank the hosts for somebody who wants GPUs, the best first, and say why."""
 
     name = "pool where"
     arguments = "ENVIRONMENT"
-    description = """Rank the hosts for somebody who wants GPUs, the best first, and say why."""
     examples = """
     jupyter gpushare pool where alice --gpus 1 --memory 24GiB
     """
@@ -132,12 +130,11 @@ class WhereApp(AtPool):
 
 
 class TokenApp(AtPool):
-    """Make a token."""
+    """Make a token by which a host joins the pool: it works once, for an hour. With a
+    HOST only that host can use it, also one that is in the pool already."""
 
     name = "pool token"
     arguments = "[HOST]"
-    description = """Make a token by which a host joins the pool: it works once, for an hour. With a
-    HOST only that host can use it, also one that is in the pool already."""
 
     def run(self, arguments: list[str]) -> int:
         if len(arguments) > 1:
@@ -156,12 +153,11 @@ class OneHost(AtPool):
 
 
 class DrainApp(OneHost):
-    """Take a host out of service."""
-
-    name = "pool drain"
-    description = """Take a host out of service: no new lease starts there, idle kernels are asked
+    """Take a host out of service: no new lease starts there, idle kernels are asked
     to give their GPUs back, and everybody who waits reads the reason. What runs goes on. With
     --wait the verb ends when the host is empty."""
+
+    name = "pool drain"
     examples = """
     jupyter gpushare pool drain b --reason "a new driver on Friday" --wait
     """
@@ -184,22 +180,20 @@ class DrainApp(OneHost):
 
 
 class ResumeApp(OneHost):
-    """Put a host back into service."""
+    """Put a host back into service. The first in line get its GPUs at once."""
 
     name = "pool resume"
-    description = """Put a host back into service. The first in line get its GPUs at once."""
 
     def run(self, arguments: list[str]) -> int:
         return self.show(self.ask(PoolMethod.RESUME, host=self.one(arguments, "host")))
 
 
 class ForgetApp(AtPool):
-    """Forget a host."""
+    """Forget a host that will not come back: what it was lent is free for other hosts
+    at once. Say it only of a host on which nothing runs any more: the pool cannot know."""
 
     name = "pool forget"
     arguments = "HOST"
-    description = """Forget a host that will not come back: what it was lent is free for other hosts
-    at once. Say it only of a host on which nothing runs any more: the pool cannot know."""
 
     def run(self, arguments: list[str]) -> int:
         answer = self.ask(PoolMethod.FORGET, host=self.one(arguments, "host"))
@@ -207,11 +201,10 @@ class ForgetApp(AtPool):
 
 
 class RotateApp(AtPool):
-    """Change the authority."""
+    """Have a new authority sign the pool's certificates. Hosts that can be reached
+    know it in a moment, others when they are back; within 30 days nobody has to join again."""
 
     name = "pool rotate"
-    description = """Have a new authority sign the pool's certificates. Hosts that can be reached
-    know it in a moment, others when they are back; within 30 days nobody has to join again."""
 
     def run(self, arguments: list[str]) -> int:
         answer = self.ask(PoolMethod.ROTATE)
@@ -221,12 +214,11 @@ class RotateApp(AtPool):
 
 
 class LendApp(AtPool):
-    """Lend whole GPUs for a time."""
+    """Keep whole GPUs of one host ready for somebody for a time, whether they ask
+    there or not. Prints the loan's id, with which `pool return` ends it early."""
 
     name = "pool lend"
     arguments = "ENVIRONMENT"
-    description = """Keep whole GPUs of one host ready for somebody for a time, whether they ask
-    there or not. Prints the loan's id, with which `pool return` ends it early."""
     examples = """
     jupyter gpushare pool lend alice --gpus 2 --for 3h --host b
     """
@@ -254,11 +246,10 @@ class LendApp(AtPool):
 
 
 class ReturnApp(AtPool):
-    """End a loan early."""
+    """End a loan of `pool lend` before its time. What runs goes on."""
 
     name = "pool return"
     arguments = "LOAN"
-    description = """End a loan of `pool lend` before its time. What runs goes on."""
 
     def run(self, arguments: list[str]) -> int:
         answer = self.ask(PoolMethod.RETURN_GPUS, loan=self.one(arguments, "loan"))
@@ -266,10 +257,9 @@ class ReturnApp(AtPool):
 
 
 class HistoryApp(AtPool):
-    """Who did what."""
+    """Who edited quotas, took hosts out of service, let hosts join; newest first."""
 
     name = "pool history"
-    description = """Who edited quotas, took hosts out of service, let hosts join; newest first."""
 
     limit = option(50, "At most so many.", read=number(1, 1000))
 
@@ -286,18 +276,16 @@ class HistoryApp(AtPool):
 
 
 class QuotaListApp(AtPool, quotas.QuotaListApp):
-    """List quotas."""
+    """List quotas over all hosts, and where they come from."""
 
     name = "pool quota list"
-    description = """List quotas over all hosts, and where they come from."""
 
 
 class QuotaSetApp(AtPool, quotas.QuotaSetApp):
-    """Set a quota."""
+    """Set what somebody, a group's members or everybody else may hold on all hosts
+    together. What is left out stays as it is now."""
 
     name = "pool quota set"
-    description = """Set what somebody, a group's members or everybody else may hold on all hosts
-    together. What is left out stays as it is now."""
     examples = """
     jupyter gpushare pool quota set alice --gpus 2
     jupyter gpushare pool quota set --group students --gpus 1 --gpu-hours 100 --per month
@@ -308,14 +296,13 @@ class QuotaSetApp(AtPool, quotas.QuotaSetApp):
 
 
 class QuotaUnsetApp(AtPool, quotas.QuotaUnsetApp):
-    """Forget a quota that was set."""
+    """Forget the quota that was set: the configured one counts again."""
 
     name = "pool quota unset"
-    description = """Forget the quota that was set: the configured one counts again."""
 
 
 class QuotaApp(QuotaListApp):
-    """Quotas over all hosts."""
+    """Quotas over all hosts (administrators). Alone it lists them."""
 
     name = "pool quota"
     arguments = "[list|set|unset]"
@@ -330,11 +317,10 @@ class QuotaApp(QuotaListApp):
 
 
 class GroupListApp(AtPool):
-    """List groups."""
+    """List the groups with GPUs of their own: how many, how many they may borrow and
+    lend, and how many their members use now."""
 
     name = "pool group list"
-    description = """List the groups with GPUs of their own: how many, how many they may borrow and
-    lend, and how many their members use now."""
 
     def run(self, arguments: list[str]) -> int:
         answer = self.ask(PoolMethod.GROUP_LIST)
@@ -353,12 +339,11 @@ class GroupListApp(AtPool):
 
 
 class GroupSetApp(AtPool):
-    """Give a group GPUs of its own."""
+    """Give a group GPUs of its own. Its members may use those of others while these
+    leave them unused, and others may use theirs; a group that wants its own gets them back."""
 
     name = "pool group set"
     arguments = "GROUP"
-    description = """Give a group GPUs of its own. Its members may use those of others while these
-    leave them unused, and others may use theirs; a group that wants its own gets them back."""
     examples = """
     jupyter gpushare pool group set physics --nominal 8 --borrowing 4
     """
@@ -381,11 +366,10 @@ class GroupSetApp(AtPool):
 
 
 class GroupUnsetApp(AtPool):
-    """Take a group's own GPUs back."""
+    """Take a group's own GPUs back: only its members' quotas bound it."""
 
     name = "pool group unset"
     arguments = "GROUP"
-    description = """Take a group's own GPUs back: only its members' quotas bound it."""
 
     def run(self, arguments: list[str]) -> int:
         answer = self.ask(PoolMethod.GROUP_UNSET, group=self.one(arguments, "group"))
@@ -393,7 +377,7 @@ class GroupUnsetApp(AtPool):
 
 
 class GroupApp(GroupListApp):
-    """Groups with GPUs of their own."""
+    """Groups with GPUs of their own (administrators). Alone it lists them."""
 
     name = "pool group"
     arguments = "[list|set|unset]"
@@ -405,12 +389,11 @@ class GroupApp(GroupListApp):
 
 
 class PoolApp(HostsApp):
-    """Several hosts as one."""
+    """Several hosts as one: who may hold what on all of them, and where to start.
+    Alone it lists the hosts."""
 
     name = "pool"
     arguments = "VERB"
-    description = """Several hosts as one: who may hold what on all of them, and where to start.
-    Alone it lists the hosts."""
     subcommands: ClassVar[Any] = {
         "serve": ("pool.app.PoolApp", "Run the pool alone, without a Hub."),
         "token": ("pool.verbs.TokenApp", "Make a token by which a host joins."),

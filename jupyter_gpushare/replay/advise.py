@@ -104,15 +104,14 @@ class Node:
 
 
 class AdviseApp(Verb):
-    """Compare parking and turns for this node."""
-
-    name = "advise"
-    description = """Replay notebook sessions on this node's GPUs, through the node manager's own
+    """Replay notebook sessions on this node's GPUs, through the node manager's own
     policy, with share_mode space and with share_mode time, and say which of them serves more
     people. The GPUs are the node manager's, or those that --gpus and --gpu-memory name. Sessions
     are made up with published distributions, or come from a trace: `jupyter gpushare usage --trace`
     writes one of what this node's people did. Quotas, time-outs and limits are the node manager's.
     All that is assumed is printed. Nothing is allocated or changed."""
+
+    name = "advise"
     examples = """
     jupyter gpushare advise
     jupyter gpushare advise --gpus 8 --gpu-memory 80GiB --days 12

@@ -25,13 +25,12 @@ PICTURES = (".svg", ".png", ".pdf")
 
 
 class ReplayApp(Verb):
-    """Replay a trace through the policy."""
-
-    name = "replay"
-    description = """Replay notebook sessions through the node manager's own policy with a virtual
+    """Replay notebook sessions through the node manager's own policy with a virtual
     clock, and compare it with other ways to share GPUs. Nothing is allocated and no node manager
     is needed. Sessions come from a trace (--trace FILE, a CSV file that docs/replay.md describes)
     or are made up (--generate) with the distributions of published ones."""
+
+    name = "replay"
     examples = """
     jupyter gpushare replay --generate --gpus 16 --people 32 --days 7
     jupyter gpushare replay --trace cells.csv --gpus 64 --policies session,park --json

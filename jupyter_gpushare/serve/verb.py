@@ -46,16 +46,15 @@ def matching(pattern: str, words: str) -> Callable[[str], str]:
 
 
 class ServeApp(WithCommand):
-    """Serve a model that sleeps while a neighbour needs the GPU."""
-
-    name = "serve"
-    arguments = "-- COMMAND [ARGUMENT...]"
-    description = """Start a model server under a lease, and answer for it at --port. While nobody
+    """Start a model server under a lease, and answer for it at --port. While nobody
     has asked it for --idle and somebody else waits for its GPU, it sleeps: by its own means, by the
     driver's checkpoint, or by being ended (--rungs). The next request waits, has it woken, and is
     answered. The server gets a port of its own: {port} in its command, or the variable PORT; or,
     as {socket}, a Unix socket that nobody else can open. Callers need its token, as clients of
     OpenAI's kind send it; `%gpushare servers` shows it to whoever may use the server."""
+
+    name = "serve"
+    arguments = "-- COMMAND [ARGUMENT...]"
     examples = """
     jupyter gpushare serve --memory 24GiB -- vllm serve Qwen/Qwen3-8B --uds {socket} \\
         --enable-sleep-mode

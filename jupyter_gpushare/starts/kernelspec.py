@@ -15,12 +15,11 @@ _ENDS_IN = "any GPU in the pool"
 
 
 class KernelspecApp(Verb):
-    """Put a kernel for any host into the launcher."""
-
-    name = "pool kernelspec"
-    description = """Put a kernel into the launcher that starts on the host of the pool that has a
+    """Put a kernel into the launcher that starts on the host of the pool that has a
     free GPU, over ssh: "Python 3 · any GPU in the pool". It needs a home directory that all hosts
     share, and an ssh that asks for no password."""
+
+    name = "pool kernelspec"
     examples = """
     jupyter gpushare pool kernelspec
     jupyter gpushare pool kernelspec --gpus 2 --memory 40GiB --as large

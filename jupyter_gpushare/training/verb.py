@@ -31,13 +31,12 @@ class PredictorVerb(LedgerVerb):
 
 
 class PredictorRetrainApp(PredictorVerb):
-    """Train the models with this node's runs."""
-
-    name = "predictor retrain"
-    description = """Train the models that predict memory, time and utilisation, with the runs that
+    """Train the models that predict memory, time and utilisation, with the runs that
     come with the package and those that this node has kept (NodeManagerApp.keep_runs), and put
     them beside the ledger, where the node manager reads them at the next prediction. It takes
     minutes and the extra [predict]: scikit-learn and torch."""
+
+    name = "predictor retrain"
     examples = """
     jupyter gpushare predictor retrain
     """
@@ -73,12 +72,11 @@ class PredictorRetrainApp(PredictorVerb):
 
 
 class PredictorCardApp(PredictorVerb):
-    """How wrong the predictions are."""
-
-    name = "predictor card"
-    description = """Print the card of the models in use: the errors on models that training had not
+    """Print the card of the models in use: the errors on models that training had not
     seen, for memory, time and utilisation, beside those of simpler ways. The models are the ones
     beside the ledger, if they were retrained there, else those of the package."""
+
+    name = "predictor card"
 
     shipped = flag("The card of the models that come with the package.")
 
@@ -92,11 +90,10 @@ class PredictorCardApp(PredictorVerb):
 
 
 class PredictorApp(Verb):
-    """The predictor's models."""
+    """What a task will need is predicted by models; these verbs are about them."""
 
     name = "predictor"
     arguments = "VERB"
-    description = """What a task will need is predicted by models; these verbs are about them."""
     subcommands: ClassVar[Any] = {
         "retrain": ("training.verb.PredictorRetrainApp", "Train them with this node's runs."),
         "card": ("training.verb.PredictorCardApp", "How wrong they are."),
