@@ -2,8 +2,8 @@
 
 Each is a process on a host of :mod:`support.hosts`, so node managers, sockets and names are apart
 as they are on a cluster. What lies on a cluster's shared disk lies in a folder: Slurm's
-configuration, the homes, and stand-ins for the GPUs' device files. People are in an ``/etc/passwd``
-of the hosts' own; the machine does not know them.
+configuration, the homes, ``/srv``, and stand-ins for the GPUs' device files. People are in an
+``/etc/passwd`` of the hosts' own; the machine does not know them.
 
     with Slurm(hosts=("n1", "n2"), gpus=2) as slurm:
         job = slurm.submit("alice", "python train.py", "--gpus=1")
@@ -232,7 +232,7 @@ class Slurm:
         return told.split() == ["idle"] * len(self.names)
 
     def _write(self) -> None:
-        for name in ("munge", "state", "spool", "log", "home", "dev"):
+        for name in ("munge", "state", "spool", "log", "home", "dev", "srv"):
             (self.folder / name).mkdir(mode=0o755)
         (self.folder / "munge/key").write_bytes(os.urandom(128))
         (self.folder / "munge/key").chmod(0o400)
@@ -272,6 +272,7 @@ class Slurm:
             people = [line.format(name, uid, self.home(name)) for name, uid in self.people.items()]
             own.write_text(Path(f"/etc/{file}").read_text() + "".join(people))
             self.hosts[host].ask(["mount", "--bind", str(own), f"/etc/{file}"])
+        self.hosts[host].ask(["mount", "--bind", str(self.folder / "srv"), "/srv"])
         for closed, within in _behind_closed_doors().items():
             self.hosts[host].ask(
                 ["sh", "-ec", _OPEN, "sh", str(self.folder / "open"), closed, *within]
