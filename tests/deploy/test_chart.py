@@ -240,6 +240,39 @@ def test_an_upgrade_replaces_one_node_manager_after_the_other_and_no_holder() ->
     )
 
 
+def test_what_an_upgrade_could_not_change_is_as_in_the_first_chart() -> None:
+    """Kubernetes refuses other selectors and claims; with another path or key leases are lost."""
+    of = objects({})
+    for part, kind in (("node", "DaemonSet"), ("holder", "DaemonSet"), ("pool", "Deployment")):
+        assert of[kind, f"gpushare-{part}"]["spec"]["selector"]["matchLabels"] == {
+            "app.kubernetes.io/name": "jupyter-gpushare",
+            "app.kubernetes.io/instance": "gpushare",
+            "app.kubernetes.io/component": part,
+        }
+    volumes = {volume["name"]: volume for volume in pods(of)["gpushare-node"]["volumes"]}
+    assert {
+        name: one["hostPath"]["path"] for name, one in volumes.items() if "hostPath" in one
+    } == {
+        "socket": "/run/jupyter-gpushare",
+        "state": "/var/lib/jupyter-gpushare",
+    }
+    volumes = {volume["name"]: volume for volume in pods(of)["gpushare-pool"]["volumes"]}
+    assert volumes["folder"]["persistentVolumeClaim"] == {"claimName": "gpushare-pool"}
+    claim = of["PersistentVolumeClaim", "gpushare-pool"]
+    assert claim["spec"] == {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    pool = json.loads(of["ConfigMap", "gpushare-pool"]["data"]["jupyter_gpushare_hub_config.json"])
+    assert pool["Pool"]["folder"] == "/var/lib/jupyter-gpushare-pool/pool"
+    (container,) = pods(of)["gpushare-pool"]["containers"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    for secret, key in (("authority", "authority.pem"), ("join", "join-token")):
+        assert volumes[secret]["secret"]["secretName"] == f"gpushare-{secret}"
+        assert f"{mounts[secret]}/{key}" in pool["Pool"].values()
+
+
 @pytest.mark.parametrize("part", ["node", "pool"])
 def test_another_setting_restarts_who_reads_it_and_nobody_else(part: str) -> None:
     def sums(values: dict[str, Any]) -> dict[str, str]:

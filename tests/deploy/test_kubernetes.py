@@ -1,27 +1,21 @@
-"""What the chart starts works together: its hook, its pool, its node managers, and JupyterHub.
+"""The chart fits JupyterHub: its values, its hook, and KubeSpawner with a stand-in of Kubernetes.
 
-Their commands and settings are the chart's. Kubernetes is pretended, and pods run nothing.
+No pod runs anything here; test_cluster.py runs what they would.
 """
 
 from __future__ import annotations
 
-import base64
 import json
-import ssl
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import certipy
 import pytest
 from jupyterhub.objects import Hub, Server
 from kubernetes_asyncio import client
 from support import chart
-from support.kubeapi import KubeApi
+from support.kubeapi import KubeApi, hook_ran, kubernetes, nodes_of
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
@@ -37,7 +31,6 @@ from jupyter_gpushare.pool.joining import Token
 pytestmark = pytest.mark.skipif(bool(chart.why_no_helm()), reason=chart.why_no_helm())
 kubespawner = pytest.importorskip("kubespawner.spawner")
 clients = pytest.importorskip("kubespawner.clients")
-BIN = str(Path(sys.executable).parent)
 LABEL = "kubernetes.io/hostname"
 
 
@@ -136,37 +129,6 @@ def test_the_node_managers_file_is_a_configuration(tmp_path: Path) -> None:
 # -- the hook that makes the Secrets ---------------------------------------------------------------
 
 
-@contextmanager
-def kubernetes(folder: Path, rules: list[dict[str, Any]]) -> Iterator[KubeApi]:
-    """Kubernetes' API over TLS, and the folder that a service account's pod has."""
-    maker = certipy.Certipy(store_dir=str(folder))
-    maker.create_ca("kubernetes")
-    files = maker.create_signed_pair("api", "kubernetes", alt_names=["IP:127.0.0.1"])["files"]
-    (folder / "ca.crt").write_text(Path(files["ca"]).read_text())
-    (folder / "token").write_text("the-hooks-own")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(files["cert"], files["key"])
-    with KubeApi(token="the-hooks-own", rules=rules).served(context) as api:
-        yield api
-
-
-def run_hook(api: KubeApi, folder: Path, of: dict[tuple[str, str], Any]) -> str:
-    """Run the Job's command as the chart says it. Returns what it printed."""
-    (container,) = chart.pods(of)["gpushare-credentials"]["containers"]
-    environ = {one["name"]: one["value"] for one in container["env"]}
-    host, _, port = api.url.removeprefix("https://").partition(":")
-    environ |= {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port, "PATH": BIN}
-    account = "/var/run/secrets/kubernetes.io/serviceaccount"
-    command = [word.replace(account, str(folder)) for word in container["command"]]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def secret(api: KubeApi, name: str, key: str) -> bytes:
-    return base64.b64decode(api.objects["secrets"][name]["data"][key])
-
-
 def test_the_hook_makes_what_pool_and_nodes_need_and_uses_every_right_it_has(
     tmp_path: Path,
 ) -> None:
@@ -174,7 +136,7 @@ def test_the_hook_makes_what_pool_and_nodes_need_and_uses_every_right_it_has(
     rules = of["Role", "gpushare-credentials"]["rules"]
     (tmp_path / "account").mkdir()
     with kubernetes(tmp_path / "account", rules) as api:
-        told = run_hook(api, tmp_path / "account", of)
+        told = hook_ran(api, tmp_path / "account", of)
         assert told.splitlines() == [
             "made the Secret gpushare-authority",
             "made the Secret gpushare-join",
@@ -182,18 +144,18 @@ def test_the_hook_makes_what_pool_and_nodes_need_and_uses_every_right_it_has(
         assert set(api.objects["secrets"]) == {"gpushare-authority", "gpushare-join"}
         before = json.dumps(api.objects)
         # An upgrade changes nothing, and a token that was taken away is made anew.
-        assert run_hook(api, tmp_path / "account", of) == ""
+        assert hook_ran(api, tmp_path / "account", of) == ""
         assert json.dumps(api.objects) == before
         taken = api.objects["secrets"].pop("gpushare-join")
-        assert run_hook(api, tmp_path / "account", of) == "made the Secret gpushare-join\n"
+        assert hook_ran(api, tmp_path / "account", of) == "made the Secret gpushare-join\n"
         assert api.objects["secrets"]["gpushare-join"]["data"] != taken["data"]
         assert api.used == {
             (number, verb) for number, rule in enumerate(rules) for verb in rule["verbs"]
         }
         assert not api.may("get", "secrets", "hub")
         assert not api.may("list", "secrets", "")
-        token = Token.read(secret(api, "gpushare-join", "join-token").decode())
-        (tmp_path / "authority.pem").write_bytes(secret(api, "gpushare-authority", "authority.pem"))
+        token = Token.read(api.secret("gpushare-join")["join-token"].decode())
+        (tmp_path / "authority.pem").write_bytes(api.secret("gpushare-authority")["authority.pem"])
     authority = pki.Authority.create(tmp_path / "pool", "p", 0.0, tmp_path / "authority.pem")
     assert token.authority == authority.pinned
     assert (token.address, token.port) == ("gpushare-pool.jhub.svc", 10206)
@@ -275,21 +237,6 @@ async def pod_of(
         return dict(pod)
 
 
-def nodes(pod: dict[str, Any]) -> tuple[list[Any], dict[str, int]]:
-    """What a pod requires of its node, and what it prefers."""
-    told = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
-    required = told.get("requiredDuringSchedulingIgnoredDuringExecution", {})
-    terms = [
-        [(part["key"], part["values"]) for part in term["matchExpressions"]]
-        for term in required.get("nodeSelectorTerms", ())
-    ]
-    preferred = {
-        one["preference"]["matchExpressions"][0]["values"][0]: one["weight"]
-        for one in told.get("preferredDuringSchedulingIgnoredDuringExecution", ())
-    }
-    return terms, preferred
-
-
 ZONE = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["east"]}]}
 
 
@@ -312,11 +259,11 @@ async def test_a_server_goes_to_the_pools_best_node_and_what_was_required_stays_
     ranking["body"] = {"hosts": hosts}
     options = {"gpus": "2", "gpu_memory": "24GiB", "gpu_kind": "H100"}
     pod = await pod_of(monkeypatch, ranking["url"], options, node_affinity_required=[ZONE])
-    assert nodes(pod) == ([[("zone", ["east"]), (LABEL, required)]], preferred)
+    assert nodes_of(pod) == ([[("zone", ["east"]), (LABEL, required)]], preferred)
     query = {"gpus": "2", "memory": str(24 << 30), "kind": "H100"}
     assert ranking["asked"] == (query, "token the-servers-own")
     pod = await pod_of(monkeypatch, ranking["url"], {})
-    assert nodes(pod) == ([[(LABEL, required)]], preferred)
+    assert nodes_of(pod) == ([[(LABEL, required)]], preferred)
     assert ranking["asked"][0] == {}
 
 
@@ -334,10 +281,10 @@ c.KubeSpawner.modify_pod_hook = mine
     for code, body in ((502, "no gateway"), (200, "no JSON"), (404, {"message": "no pool"})):
         ranking |= {"code": code, "body": body}
         pod = await pod_of(monkeypatch, ranking["url"], {}, before)
-        assert nodes(pod) == ([], {})
+        assert nodes_of(pod) == ([], {})
         assert pod["metadata"]["labels"]["mine"] == "yes"
     pod = await pod_of(monkeypatch, "http://127.0.0.1:1", {})
-    assert nodes(pod) == ([], {})
+    assert nodes_of(pod) == ([], {})
 
 
 @pytest.mark.parametrize(

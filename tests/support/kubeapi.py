@@ -6,15 +6,23 @@ it refuses what they do not allow, and notes which of their verbs were used.
 
 from __future__ import annotations
 
+import base64
 import json
 import ssl
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+import certipy
+
+from . import chart
 
 #: A request's verb, resource and name ("": of all of them).
 Asked = tuple[str, str, str]
@@ -65,6 +73,11 @@ class KubeApi:
                 self.used.add((number, verb))
                 return True
         return False
+
+    def secret(self, name: str) -> dict[str, bytes]:
+        """What a Secret holds."""
+        data = self.objects["secrets"][name]["data"]
+        return {key: base64.b64decode(text) for key, text in data.items()}
 
     def make(self, resource: str, told: dict[str, Any]) -> dict[str, Any] | None:
         """Add an object; ``None`` where there is one of this name."""
@@ -165,3 +178,57 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_args: Any) -> None:
         """Nothing: a test reads what was asked."""
+
+
+@contextmanager
+def kubernetes(folder: Path, rules: list[dict[str, Any]]) -> Iterator[KubeApi]:
+    """Kubernetes' API over TLS, and the folder that a service account's pod has."""
+    maker = certipy.Certipy(store_dir=str(folder))
+    maker.create_ca("kubernetes")
+    files = maker.create_signed_pair("api", "kubernetes", alt_names=["IP:127.0.0.1"])["files"]
+    (folder / "ca.crt").write_text(Path(files["ca"]).read_text())
+    (folder / "token").write_text("the-hooks-own")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(files["cert"], files["key"])
+    with KubeApi(token="the-hooks-own", rules=rules).served(context) as api:
+        yield api
+
+
+def hook_ran(
+    api: KubeApi, folder: Path, of: Mapping[tuple[str, str], Any], told: Mapping[str, str] = {}
+) -> str:
+    """Run the Job's command as the chart says it, with ``told`` for some words of it.
+
+    Returns what it printed.
+    """
+    (container,) = chart.pods(of)["gpushare-credentials"]["containers"]
+    command = container["command"]
+    environ = {one["name"]: one["value"] for one in container["env"]}
+    host, _, port = api.url.removeprefix("https://").partition(":")
+    environ |= {
+        "KUBERNETES_SERVICE_HOST": host,
+        "KUBERNETES_SERVICE_PORT": port,
+        "PATH": str(Path(sys.executable).parent),
+    }
+    words = {"/var/run/secrets/kubernetes.io/serviceaccount": str(folder), **told}
+    for word, ours in words.items():
+        command = [one.replace(word, ours) for one in command]
+        environ = {name: one.replace(word, ours) for name, one in environ.items()}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def nodes_of(pod: dict[str, Any]) -> tuple[list[Any], dict[str, int]]:
+    """What a pod requires of its node, and what it prefers."""
+    told = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
+    required = told.get("requiredDuringSchedulingIgnoredDuringExecution", {})
+    terms = [
+        [(part["key"], part["values"]) for part in term["matchExpressions"]]
+        for term in required.get("nodeSelectorTerms", ())
+    ]
+    preferred = {
+        one["preference"]["matchExpressions"][0]["values"][0]: one["weight"]
+        for one in told.get("preferredDuringSchedulingIgnoredDuringExecution", ())
+    }
+    return terms, preferred
