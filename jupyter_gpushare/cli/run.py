@@ -24,19 +24,20 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from ..client.errors import PREEMPTED, GpuShareError
+from ..client.errors import PREEMPTED
 from ..client.requests.promises import Promises
 from ..client.session.origin import origin
 from ..client.words.classes import class_of
 from ..client.words.promises import Wish, read_rate, read_wish
 from ..client.words.recalls import Give, Recall, read_recall
 from ..client.words.settings import ONE_PART, Ask
-from ..console.verb import COMMAND, Refused, UsageError, Verb, WithCommand, flag, option
-from ..keeper.holding import Holding
+from ..console.verb import Refused, UsageError, Verb, WithCommand, flag, option
+from ..keeper.holding import Holding, say
 from ..protocol import names
 from ..protocol.messages import Method, Notice, Notification
 from ..protocol.names import RESERVES
@@ -165,7 +166,9 @@ class UnderLease(Verb):
         *,
         parks: bool = False,
     ) -> int:
-        """Ask, wait, run the command; its exit code. Raises `Refused`, `UsageError`.
+        """Ask, wait, run the command; its exit code.
+
+        Raises :class:`GpuShareError`, `Refused`, `UsageError`.
 
         With ``parks`` its memory leaves the GPUs while it rests and somebody waits. With
         ``stops_by`` it is asked to stop by that signal when an interactive request needs its GPUs,
@@ -213,18 +216,17 @@ class UnderLease(Verb):
                 except _Signalled as signalled:
                     return 128 + signalled.number  # as a shell expects of what this signal ended
                 if self.told:
-                    print(f"{COMMAND}: {held.words}. {self.told}", file=sys.stderr)
+                    say(f"{held.words}. {self.told}")
                 with held.promised(wish, began) as words:
                     if words:
-                        _tell(words)
+                        say(words)
                     code = held.hold(program, command, restarts)
                 if stops_by is None or not held.stopped_with(code):
                     return code
                 held.give_back()
-                print(
-                    f"{COMMAND}: the command has stopped (exit code {code}); it is started again "
-                    "when GPUs are free.",
-                    file=sys.stderr,
+                say(
+                    f"the command has stopped (exit code {code}); it is started again when GPUs "
+                    "are free."
                 )
         raise AssertionError("it counts for ever")
 
@@ -310,7 +312,7 @@ def command_name(arguments: list[str]) -> str:
 def _cannot_start(command: str) -> int:
     found = os.path.exists(command)
     why = "is not executable" if found else "was not found"
-    print(f"jupyter gpushare: {command} {why}", file=sys.stderr)
+    say(f"{command} {why}")
     return 126 if found else 127
 
 
@@ -343,7 +345,7 @@ class _Command:
         parks: bool = False,
         by_index: bool = False,
     ) -> None:
-        """Raises `Refused`."""
+        """Raises :class:`GpuShareError`."""
         self._signals = signals
         self._asked = asked
         self._parks = parks
@@ -353,47 +355,40 @@ class _Command:
         self._stops_by = stops_by
         self._late: threading.Timer | None = None
         self._stop, self._ends_at = Stop.NONE, 0.0
-        with _refusing():
-            self._holding = Holding(
-                os.environ,
-                on_lost=self._ended,
-                on_notice=self._noticed,
-                heed=self._heed_signals,
-                by_index=by_index,
-            )
+        self._holding = Holding(
+            os.environ,
+            on_lost=self._ended,
+            on_notice=self._noticed,
+            heed=self._heed_signals,
+            by_index=by_index,
+        )
         self._promises = Promises(
             lambda: self._holding.session,
             lambda: self._holding.lease,
             begins=lambda: None,
             ends=lambda: None,
             what=lambda: "The command",
-            say=_tell,
+            say=say,
         )
 
     def ask(self, timeout: float | None) -> None:
         """Request the lease and wait for it. Leaves the queue when a signal comes.
 
-        Raises `Refused`; `_Signalled`.
+        Raises :class:`GpuShareError`; `_Signalled`.
         """
         self._stop = Stop.NONE
-        with _refusing():
-            self._holding.ask(self._asked, timeout)
+        self._holding.ask(self._asked, timeout)
 
     def _heed_signals(self) -> None:
         if (number := self._signals.wait(0.0)) is not None:
             raise _Signalled(number)
 
-    @contextlib.contextmanager
-    def promised(self, wish: Wish | None, began: float) -> Iterator[str]:
+    def promised(self, wish: Wish | None, began: float) -> AbstractContextManager[str]:
         """What the command is promised, in words, since it ``began`` (monotonic).
 
-        Raises `Refused`.
+        Raises :class:`GpuShareError`.
         """
-        with contextlib.ExitStack() as stack:
-            with _refusing():
-                making = self._promises.kept(wish, time.monotonic() - began)
-                words = stack.enter_context(making)
-            yield words
+        return self._promises.kept(wish, time.monotonic() - began)
 
     @property
     def words(self) -> str:
@@ -408,9 +403,8 @@ class _Command:
                 from ..keeper.program import RestingProgram
 
                 command = [program, *arguments[1:]]
-                self._resting = RestingProgram(self._holding, self._asked, command, _tell)
-                with _refusing():
-                    child = self._resting.tree.start().root.pid
+                self._resting = RestingProgram(self._holding, self._asked, command)
+                child = self._resting.tree.start().root.pid
                 ours = self._resting.tree.helper
             else:
                 # With the signals as a program expects them: none blocked, SIGPIPE not ignored.
@@ -422,7 +416,7 @@ class _Command:
                     setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
                 )
         except OSError as error:
-            print(f"jupyter gpushare: {program}: {error.strerror}", file=sys.stderr)
+            say(f"{program}: {error.strerror}")
             return 126
         # Who is waited for is started by us; who is sent signals is the command.
         watch, ended_by = os.pidfd_open(child), os.pidfd_open(ours)
@@ -482,7 +476,7 @@ class _Command:
     # -- on the session's thread -------------------------------------------------------------
 
     def _ended(self, message: str) -> None:
-        _tell(f"the lease has ended: {clean(message)}")
+        say(f"the lease has ended: {clean(message)}")
 
     def _noticed(self, message: Notification) -> None:
         if message.notice is Notice.REVOKED:
@@ -504,7 +498,7 @@ class _Command:
         if self._watch is None or ends:
             return
         self._stop = Stop.ASKED
-        _tell(clean(recall.message))
+        say(clean(recall.message))
         if self._late is not None:
             self._late.cancel()
         self._late = threading.Timer(recall.seconds, self._goes_on, (recall.lease,))
@@ -516,35 +510,19 @@ class _Command:
         if self._watch is not None and self._stop is Stop.ASKED:
             self._stop = Stop.LATE
             why = "The command was asked to stop and goes on."
-            _tell(why)
+            say(why)
             self._holding.session.tell_surely(Method.KEPT, lease=lease, reason=why)
 
     def _end_command(self) -> None:
         self._ends_for_good(signal.SIGTERM)
         if self._watch is not None:
-            _tell("the command is asked to end.")
+            say("the command is asked to end.")
             self._send(signal.SIGTERM)
 
     def _send(self, number: signal.Signals) -> None:
         with self._sends, contextlib.suppress(ProcessLookupError):
             if self._watch is not None:
                 signal.pidfd_send_signal(self._watch, number)
-
-
-def _tell(text: str) -> None:
-    """From the session's thread, which must go on where nobody reads what is said."""
-    with contextlib.suppress(OSError, ValueError):
-        print(f"jupyter gpushare: {text}", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def _refusing() -> Iterator[None]:
-    """Turn the session's errors into a verb's."""
-    try:
-        yield
-    except GpuShareError as error:
-        reason = error.reason.value if error.reason is not None else "failed"
-        raise Refused(str(error), reason) from error
 
 
 class Signals:

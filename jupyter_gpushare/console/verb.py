@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, NoReturn, TypeVar, cast
 
 from .._version import __version__
+from ..client.errors import GpuShareError
 from ..protocol.tables import clean
 from ..protocol.words import did_you_mean
 from ..satellites import there
@@ -242,9 +243,10 @@ class Verb:
         except UsageError as error:
             print(f"{COMMAND}: {error}\nTry: {self.command()} --help", file=sys.stderr)
             return 2
-        except Refused as error:
+        except (Refused, GpuShareError) as error:
             if self.json:
-                self.print_json({"error": {"reason": error.reason, "message": str(error)}})
+                reason = getattr(error.reason, "value", error.reason) or "failed"
+                self.print_json({"error": {"reason": reason, "message": str(error)}})
                 sys.stdout.flush()
             print(f"{COMMAND}: {error}", file=sys.stderr)
             return 1
@@ -253,7 +255,7 @@ class Verb:
         return code
 
     def run(self, arguments: list[str]) -> int:
-        """The verb's work; returns the exit code. Raises `Refused`, `UsageError`."""
+        """The work; the exit code. Raises `Refused`, :class:`GpuShareError`, `UsageError`."""
         raise NotImplementedError
 
     def print_json(self, value: Any) -> None:

@@ -6,8 +6,7 @@ import sys
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-from ..client.errors import GpuShareError
-from ..console.verb import COMMAND, Refused, UsageError, Verb, flag, option
+from ..console.verb import COMMAND, UsageError, Verb, flag, option
 from ..protocol.sizes import Memory, parse_memory
 from ..protocol.tables import listing
 from .store import Stored
@@ -45,8 +44,6 @@ class JobVerb(Verb, ABC):
             if looked is not None:
                 return looked
             running = self.begun(arguments)
-        except GpuShareError as error:
-            raise Refused(str(error)) from error
         except ValueError as error:
             raise UsageError(str(error)) from error
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
@@ -15,15 +16,26 @@ from ..client.words.display import TerminalDisplay
 from ..client.words.grant import Grant, read_grant
 from ..client.words.settings import read_settings, read_token
 from ..console.node import NOT_SET_UP, PATIENCE
+from ..console.verb import COMMAND
 from ..protocol import names
 from ..protocol.address import find_socket
 from ..protocol.errors import Reason
 from ..protocol.messages import Method, Notification
+from ..protocol.said import plain
 from ..protocol.times import format_duration
 
 #: Seconds for which the node manager's word of a keeper's end is waited for, and between two looks.
 _SUCCEEDS_WITHIN: Final = 10.0
 _LOOK: Final = 0.1
+
+
+def say(text: str) -> None:
+    """To people, by standard error; from any thread, which must go on where nobody reads it.
+
+    What others said is in some of it, and is no order to a terminal.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        print(f"{COMMAND}: {plain(text, 1000)}", file=sys.stderr, flush=True)
 
 
 class Holding:

@@ -14,7 +14,7 @@ from ..client.words.recalls import MEMORY, read_recall
 from ..protocol import hostmemory
 from ..protocol.checkpoint import State
 from ..protocol.messages import Notification
-from .holding import Holding
+from .holding import Holding, say
 from .keeper import Keeper, Rest
 from .record import Noted, Record
 from .tree import KeptTree
@@ -32,13 +32,12 @@ class Kept:
         holding: Holding,
         request: Mapping[str, Any],
         command: Sequence[str],
-        say: Callable[[str], None],
         *,
         record: Record | None = None,
         frameworks: Callable[[], Sequence[Framework]] | None = None,
         **how: Any,
     ) -> None:
-        self.holding, self.request, self.record, self.say = holding, request, record, say
+        self.holding, self.request, self.record = holding, request, record
         self.tree = KeptTree(
             holding,
             command,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from ..client.errors import GpuShareError, LeaseLost, NotGranted
-from .holding import Holding
+from .holding import Holding, say
 from .keeper import Rest
 from .kept import Kept
 from .resting import Used, processor_time, rate, wants
@@ -27,9 +27,8 @@ class RestingProgram(Kept):
         holding: Holding,
         request: Mapping[str, Any],
         command: Sequence[str],
-        say: Callable[[str], None],
     ) -> None:
-        super().__init__(holding, request, command, say)
+        super().__init__(holding, request, command)
         self._usual, self._since = 0.0, Used(0.0, time.monotonic())
         self._last, self._tried_at = self._since, 0.0
 
@@ -48,13 +47,13 @@ class RestingProgram(Kept):
 
     def _wake(self, wanted: bool) -> None:
         if wanted:
-            self.say("The command computes again, and waits for its GPU.")
+            say("The command computes again, and waits for its GPU.")
         try:
             self.keeper.wake(wait=wanted)
-            self.say("The command has its GPU memory again.")
+            say("The command has its GPU memory again.")
         except NotGranted:
             pass  # no GPU is free, and it does not need one yet
         except LeaseLost as error:
-            self.say(str(error))
+            say(str(error))
         except GpuShareError as error:
-            self.say(f"{error} It is tried again.")
+            say(f"{error} It is tried again.")

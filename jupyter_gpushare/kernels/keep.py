@@ -33,7 +33,7 @@ from ..client.session.origin import origin
 from ..client.session.task import SESSION_NAME, describe_kernel
 from ..client.words.classes import class_of
 from ..client.words.settings import Fallback, Naming, Settings, read_settings
-from ..keeper.holding import Holding
+from ..keeper.holding import Holding, say
 from ..keeper.keeper import NobodyWaits, Rest
 from ..keeper.kept import Kept
 from ..keeper.record import Noted, Record, noted
@@ -131,7 +131,7 @@ class KeptKernel(Kept):
         )
         record = Record(environ, name_of(file))
         self._noted = noted(environ, name_of(file))
-        super().__init__(holding, request, command, say, record=record)
+        super().__init__(holding, request, command, record=record)
 
     def start(self, *, at_first_cell: bool) -> None:
         """Ask, wait, start the kernel; or keep the one of a keeper that was killed.
@@ -244,12 +244,6 @@ class KeptKernel(Kept):
             for pid in self.tree.processes():
                 with contextlib.suppress(OSError):  # it ended just now
                     os.kill(pid, signal.SIGSTOP if stop else signal.SIGCONT)
-
-
-def say(text: str) -> None:
-    """For the server's log."""
-    with contextlib.suppress(OSError, ValueError):
-        print(f"jupyter_gpushare: {text}", file=sys.stderr, flush=True)
 
 
 def _become(command: Sequence[str], environ: Mapping[str, str]) -> int:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,7 @@ from ..client.errors import GpuShareError
 from ..client.memory.ladder import Framework
 from ..client.session.session import Link
 from ..console.verb import COMMAND
-from ..keeper.holding import Holding
+from ..keeper.holding import Holding, say
 from ..keeper.keeper import Rest
 from ..keeper.kept import Kept
 from ..keeper.record import Noted, Record, noted
@@ -77,9 +77,7 @@ class Stopped(GpuShareError):
 class Serving(Kept):
     """One server. `run` is all of its life."""
 
-    def __init__(
-        self, wanted: Wanted, environ: Mapping[str, str], folder: Path, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, wanted: Wanted, environ: Mapping[str, str], folder: Path) -> None:
         """``folder``: where the token is. Raises :class:`GpuShareError`."""
         self._wanted = wanted
         kept = f"serve-{wanted.port}"
@@ -106,7 +104,6 @@ class Serving(Kept):
             Holding(environ, on_lost=self.lost, on_notice=self.noticed, heed=self._heed),
             wanted.request,
             [word.replace(PORT, port).replace(SOCKET, socket) for word in wanted.command],
-            say,
             record=record,
             frameworks=self._frameworks if self._can_sleep else None,
             restarts="restart" in wanted.rungs,
@@ -149,7 +146,7 @@ class Serving(Kept):
         try:
             await self.proxy.start(self._wanted.host, self._wanted.port)
             await self.proxy.starts(self._start)
-            self.say(self._words())
+            say(self._words())
             await self._ended.wait()
         except Stopped:
             pass
@@ -162,7 +159,7 @@ class Serving(Kept):
 
     def _close(self) -> int:
         if (code := self.tree.exit_code()) is not None:
-            self.say(f"The server has ended by itself, with exit code {code}.")
+            say(f"The server has ended by itself, with exit code {code}.")
         self.tree.stop()
         self.close()
         return code or 0
@@ -193,9 +190,9 @@ class Serving(Kept):
         try:
             self.succeed(noted)
         except GpuShareError as error:
-            self.say(f"{error} The server that was left is started anew.")
+            say(f"{error} The server that was left is started anew.")
             return False
-        self.say("It goes on with the server that another one has left.")
+        say("It goes on with the server that another one has left.")
         return True
 
     def _use(self, adapter: Adapter) -> None:
@@ -206,7 +203,7 @@ class Serving(Kept):
                 self._control,
                 lambda: self.used,
                 lambda: setattr(self.tree, "is_damaged", True),
-                self.say,
+                say,
             )
 
     def until_ready(self) -> None:

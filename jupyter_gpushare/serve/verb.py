@@ -7,17 +7,14 @@ import errno
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from jupyter_core.paths import jupyter_data_dir
 
-from ..client.errors import GpuShareError
 from ..client.words.settings import Ask
 from ..console.verb import COMMAND, Refused, UsageError, WithCommand, flag, number, option, options
 from ..protocol.privateplace import UnsafePlace
-from ..protocol.said import plain
 from ..protocol.sizes import Memory, parse_gpus, parse_memory, parse_size
 from ..protocol.times import parse_duration
 from .gate import Bounds
@@ -152,20 +149,14 @@ class ServeApp(WithCommand):
         folder = Path(jupyter_data_dir(), "gpushare", "servers")
 
         async def serve() -> int:
-            return await Serving(wanted, os.environ, folder, _say).run()
+            return await Serving(wanted, os.environ, folder).run()
 
         try:
             return asyncio.run(serve())
-        except (GpuShareError, UnsafePlace) as error:
-            reason = getattr(error, "reason", None)
-            raise Refused(str(error), reason.value if reason else "failed") from error
+        except UnsafePlace as error:
+            raise Refused(str(error)) from error
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 words = f"Port {self.port} of {self.host} is taken: choose another with --port."
                 raise Refused(words) from error
             raise Refused(f"{self.host}:{self.port}: {error.strerror or error}") from error
-
-
-def _say(text: str) -> None:
-    # What a caller or a server said is in some of them, and is no order to a terminal.
-    print(f"{COMMAND}: {plain(text, 1000)}", file=sys.stderr, flush=True)

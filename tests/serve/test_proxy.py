@@ -27,7 +27,7 @@ from support.kept import StandInKeeper
 from support.modelserver import running
 
 from jupyter_gpushare.client.errors import GpuShareError
-from jupyter_gpushare.serve import verb
+from jupyter_gpushare.keeper.holding import say
 from jupyter_gpushare.serve.adapters.base import Adapter
 from jupyter_gpushare.serve.gate import Bounds, Gate
 from jupyter_gpushare.serve.proxy import Proxy
@@ -288,7 +288,7 @@ async def test_nonsense_of_a_server_is_one_error_and_leads_nowhere(
 
 
 def test_what_others_said_is_no_order_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    verb._say("GET /\x1b[2J\n: lost")
+    say("GET /\x1b[2J\n: lost")
     assert capsys.readouterr().err == "jupyter gpushare: GET / [2J : lost\n"
 
 

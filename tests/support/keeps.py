@@ -23,7 +23,7 @@ class Kept(kept.Kept):
     def __init__(self, environ: Mapping[str, str], name: str, command: Sequence[str]) -> None:
         self.notes, self.name = Record(environ, name), name
         holding = Holding(environ, on_lost=self.lost, on_notice=self.noticed)
-        super().__init__(holding, REQUEST, command, say, record=self.notes)
+        super().__init__(holding, REQUEST, command, record=self.notes)
 
     def begin(self) -> None:
         """Ask for the GPU, and start the program."""
@@ -36,10 +36,6 @@ class Kept(kept.Kept):
         found = noted(self.holding.environ, self.name)
         assert found is not None
         self.succeed(found)
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
