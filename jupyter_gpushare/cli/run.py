@@ -25,7 +25,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -216,14 +215,14 @@ class UnderLease(Verb):
                 except _Signalled as signalled:
                     return 128 + signalled.number  # as a shell expects of what this signal ended
                 if self.told:
-                    say(f"{held.words}. {self.told}")
-                with held.promised(wish, began) as words:
+                    say(f"{held.holding.words}. {self.told}")
+                with held.promises.kept(wish, time.monotonic() - began) as words:
                     if words:
                         say(words)
                     code = held.hold(program, command, restarts)
                 if stops_by is None or not held.stopped_with(code):
                     return code
-                held.give_back()
+                held.holding.give_back()
                 say(
                     f"the command has stopped (exit code {code}); it is started again when GPUs "
                     "are free."
@@ -355,16 +354,16 @@ class _Command:
         self._stops_by = stops_by
         self._late: threading.Timer | None = None
         self._stop, self._ends_at = Stop.NONE, 0.0
-        self._holding = Holding(
+        self.holding = Holding(
             os.environ,
             on_lost=self._ended,
             on_notice=self._noticed,
             heed=self._heed_signals,
             by_index=by_index,
         )
-        self._promises = Promises(
-            lambda: self._holding.session,
-            lambda: self._holding.lease,
+        self.promises = Promises(
+            lambda: self.holding.session,
+            lambda: self.holding.lease,
             begins=lambda: None,
             ends=lambda: None,
             what=lambda: "The command",
@@ -377,23 +376,11 @@ class _Command:
         Raises :class:`GpuShareError`; `_Signalled`.
         """
         self._stop = Stop.NONE
-        self._holding.ask(self._asked, timeout)
+        self.holding.ask(self._asked, timeout)
 
     def _heed_signals(self) -> None:
         if (number := self._signals.wait(0.0)) is not None:
             raise _Signalled(number)
-
-    def promised(self, wish: Wish | None, began: float) -> AbstractContextManager[str]:
-        """What the command is promised, in words, since it ``began`` (monotonic).
-
-        Raises :class:`GpuShareError`.
-        """
-        return self._promises.kept(wish, time.monotonic() - began)
-
-    @property
-    def words(self) -> str:
-        """What was granted."""
-        return self._holding.words
 
     def hold(self, program: str, arguments: list[str], restarts: int = 0) -> int:
         """Run the command while the session keeps the lease alive; the command's exit code."""
@@ -403,7 +390,7 @@ class _Command:
                 from ..keeper.program import RestingProgram
 
                 command = [program, *arguments[1:]]
-                self._resting = RestingProgram(self._holding, self._asked, command)
+                self._resting = RestingProgram(self.holding, self._asked, command)
                 child = self._resting.tree.start().root.pid
                 ours = self._resting.tree.helper
             else:
@@ -411,7 +398,7 @@ class _Command:
                 child = ours = os.posix_spawn(
                     program,
                     arguments,
-                    {**self._holding.environ_of_program(), **more},
+                    {**self.holding.environ_of_program(), **more},
                     setsigmask=(),
                     setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
                 )
@@ -421,7 +408,7 @@ class _Command:
         # Who is waited for is started by us; who is sent signals is the command.
         watch, ended_by = os.pidfd_open(child), os.pidfd_open(ours)
         self._watch = watch
-        if self._resting is None and not self._holding.joined_by(child):
+        if self._resting is None and not self.holding.joined_by(child):
             self._end_command()  # it was taken back before there was a command to end
         every = None if self._resting is None else self._resting.every
         try:
@@ -465,13 +452,9 @@ class _Command:
         while (number := self._signals.read()) is not None:
             self._ends_for_good(number)
 
-    def give_back(self) -> None:
-        """The lease, before the command is started again."""
-        self._holding.give_back()
-
     def close(self) -> None:
         """Give it back, unless others have joined it and go on, and hang up."""
-        self._holding.close()
+        self.holding.close()
 
     # -- on the session's thread -------------------------------------------------------------
 
@@ -482,7 +465,7 @@ class _Command:
         if message.notice is Notice.REVOKED:
             self._end_command()
         if message.notice is Notice.PROMISE:
-            self._promises.heard(message.params)
+            self.promises.heard(message.params)
         recall = read_recall(message)
         if recall is not None and recall.give is Give.STOP:
             self._stop_command(recall)
@@ -511,7 +494,7 @@ class _Command:
             self._stop = Stop.LATE
             why = "The command was asked to stop and goes on."
             say(why)
-            self._holding.session.tell_surely(Method.KEPT, lease=lease, reason=why)
+            self.holding.session.tell_surely(Method.KEPT, lease=lease, reason=why)
 
     def _end_command(self) -> None:
         self._ends_for_good(signal.SIGTERM)

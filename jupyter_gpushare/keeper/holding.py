@@ -22,7 +22,6 @@ from ..protocol.address import find_socket
 from ..protocol.errors import Reason
 from ..protocol.messages import Method, Notification
 from ..protocol.said import plain
-from ..protocol.times import format_duration
 
 #: Seconds for which the node manager's word of a keeper's end is waited for, and between two looks.
 _SUCCEEDS_WITHIN: Final = 10.0
@@ -115,11 +114,6 @@ class Holding:
         try:
             self.ask_for(request, timeout or 0.0, last.update, waiting, away)
             granted = f"Granted: {self.words}."
-        except NodeUnavailable as error:
-            if error.reason is Reason.TIMED_OUT and timeout:
-                sentence = f"No GPU was free within {format_duration(timeout)}."
-                raise NodeUnavailable(sentence, error.reason) from error
-            raise
         finally:
             shown.done(granted)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..client.errors import GpuShareError
 from ..protocol.checkpoint import Target
-from ..protocol.privateplace import lock_file, private_file, replace_private
+from ..protocol.privateplace import UnsafePlace, lock_file, private_file, replace_private
 from ..protocol.processes import is_same
 
 
@@ -43,7 +43,7 @@ class Record:
 
     def __init__(self, environ: Mapping[str, str], name: str, what: str = "") -> None:
         """``what`` is kept, in words for people."""
-        self._path = _place(environ, name)
+        self._path = private_place(environ, f"keeper-{name}.json")
         lock = lock_file(f"{self._path}.lock")
         if lock is None:
             raise GpuShareError(f"Another process keeps {what or name} already.")
@@ -65,7 +65,7 @@ class Record:
 def noted(environ: Mapping[str, str], name: str) -> Noted | None:
     """The program of a keeper, if it runs."""
     try:
-        with open(_place(environ, name), encoding="utf-8") as file:
+        with open(private_place(environ, f"keeper-{name}.json"), encoding="utf-8") as file:
             told = json.load(file)
         found = Noted(**{**told, "root": Target(**told["root"])})
     except (FileNotFoundError, ValueError, TypeError, KeyError):
@@ -75,10 +75,14 @@ def noted(environ: Mapping[str, str], name: str) -> Noted | None:
 
 def forget(environ: Mapping[str, str], name: str) -> None:
     """Take away what a keeper has left that was killed, and is to have no successor."""
-    for path in (_place(environ, name), f"{_place(environ, name)}.lock"):
+    for ending in ("json", "json.lock"):
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+            os.unlink(private_place(environ, f"keeper-{name}.{ending}"))
 
 
-def _place(environ: Mapping[str, str], name: str) -> str:
-    return private_file(environ, f"keeper-{name}.json")
+def private_place(environ: Mapping[str, str], name: str) -> str:
+    """As `private_file`. Raises :class:`GpuShareError`."""
+    try:
+        return private_file(environ, name)
+    except UnsafePlace as error:
+        raise GpuShareError(str(error)) from error

@@ -23,10 +23,9 @@ from ..client.memory.driver import (
 )
 from ..protocol import names
 from ..protocol.checkpoint import Cause, Result, SeenGpu, State, Target
-from ..protocol.privateplace import UnsafePlace, private_file
 from ..protocol.processes import is_same, session_of, start_time, stat_of, tree_of
 from .holding import Holding
-from .record import Noted
+from .record import Noted, private_place
 
 #: Seconds that a program has to end by itself before it is killed.
 GRACE: Final = 30.0
@@ -89,18 +88,14 @@ class KeptTree:
         environ = {**self._environ(), names.SWITCH: "off"}
         is_held = self._holding.lease is not None
         self._clear()
-        try:
-            name = f"keeper-{os.getpid()}-{next(_starts)}.sock"
-            self.place = private_file(environ, name)
-            self.started = started = start_tree(
-                self._command,
-                environ,
-                self.place,
-                stdin=self._stdin,
-                new_session=self._new_session,
-            )
-        except UnsafePlace as error:
-            raise GpuShareError(str(error)) from error
+        self.place = private_place(environ, f"keeper-{os.getpid()}-{next(_starts)}.sock")
+        self.started = started = start_tree(
+            self._command,
+            environ,
+            self.place,
+            stdin=self._stdin,
+            new_session=self._new_session,
+        )
         assert started.helper is not None
         self.is_damaged, self.helper = False, started.helper.pid
         root = started.root.pid

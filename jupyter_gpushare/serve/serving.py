@@ -22,9 +22,8 @@ from ..console.verb import COMMAND
 from ..keeper.holding import Holding, say
 from ..keeper.keeper import Rest
 from ..keeper.kept import Kept
-from ..keeper.record import Noted, Record, noted
+from ..keeper.record import Noted, Record, noted, private_place
 from ..protocol.messages import NAME, Method
-from ..protocol.privateplace import private_file
 from ..protocol.said import plain
 from . import adapters
 from .adapters.base import Adapter
@@ -126,7 +125,7 @@ class Serving(Kept):
             return Control(self._noted.more["port"], self._noted.more["socket"], key)
         socket = ""
         if any(SOCKET in word for word in self._wanted.command):
-            socket = private_file(environ, f"server-{self._wanted.port}.sock")
+            socket = private_place(environ, f"server-{self._wanted.port}.sock")
         return Control(free_port(), socket, key)
 
     def environ(self) -> Mapping[str, str]:

@@ -269,7 +269,7 @@ def test_who_waits_leaves_by_a_signal_and_by_his_time_limit_or_does_not_wait(
     until(lambda: own_node.json("status")["queue"] == [], "he has left the queue")
     # It fails, too, where the command does not end within a minute.
     for option, said in (
-        ("--timeout=0.5s", "No GPU was free within"),
+        ("--timeout=0.5s", "No GPU became free within"),
         ("--no-wait", "not to wait"),
     ):
         done = own_node.cli("run", option, "true", environ=person("bob"))

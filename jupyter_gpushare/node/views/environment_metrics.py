@@ -50,8 +50,11 @@ class Servers(Protocol):
     """As much as is told of what keepers say of their servers."""
 
     @property
-    def sleeps(self) -> Mapping[EnvironmentName, int]: ...
-    def document(self, lease: Lease) -> doc.Serving | None: ...
+    def sleeps(self) -> Mapping[EnvironmentName, int]:
+        """How often those of each environment have slept."""
+
+    def document(self, lease: Lease) -> doc.Serving | None:
+        """What is said of one, if it is one."""
 
 
 class EnvironmentMetrics:
