@@ -31,7 +31,13 @@ CONFIG = (
 
 #: The path of a socket must be short, and a test's folder may be deep.
 RUNTIME = Path(tempfile.mkdtemp(prefix="gpushare-"))
-atexit.register(shutil.rmtree, RUNTIME)
+_MAKER = os.getpid()
+
+
+@atexit.register
+def _remove_runtime() -> None:
+    if os.getpid() == _MAKER:  # workers that were forked from it use it, too, and one ends first
+        shutil.rmtree(RUNTIME)
 
 
 def port_of_test() -> int:
