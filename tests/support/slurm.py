@@ -82,11 +82,31 @@ PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
 """
 
+#: Slurm's own books, in a database that only this cluster has.
+_ACCOUNTING = {
+    "AccountingStorageType": "accounting_storage/slurmdbd",
+    "AccountingStorageHost": CONTROLLER,
+    "AccountingStorageTRES": "gres/gpu",
+    "AccountingStoragePass": "{folder}/munge/socket",
+}
+_DATABASE = "/run/mysqld/mysqld.sock"  # where slurmdbd looks
+_DBD_CONF = """\
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+DbdHost={controller}
+SlurmUser=root
+LogFile={folder}/log/slurmdbd.log
+PidFile={folder}/log/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=root
+"""
+
 #: A job can open its own GPUs only: Slurm's own walls, by control groups of version 1.
 _CONSTRAINED = {"TaskPlugin": "task/cgroup", "ProctrackType": "proctrack/cgroup"}
 _GROUPS = Path("/sys/fs/cgroup")
 _HIERARCHIES = ("devices", "freezer")
-#: Minor numbers of /dev/full and /dev/zero: a wall around /dev/null would hold for all programs.
+#: Minor numbers of /dev/full and /dev/zero, which other programs hardly open; /dev/null they do.
 _HARMLESS = (7, 5)
 
 #: A folder that only its owner may enter is replaced by one that has only what people need of it.
@@ -109,10 +129,13 @@ def _behind_closed_doors() -> dict[str, list[str]]:
     return found
 
 
-def missing(*, constrain: bool = False) -> str:
-    """Why no Slurm can run here, or none that keeps GPUs from jobs; empty where one can."""
+def missing(*, constrain: bool = False, accounting: bool = False) -> str:
+    """Why no Slurm can run here, or none such; empty where one can."""
     if lacking := [tool for tool in _TOOLS if shutil.which(tool, path=_PATH) is None]:
         return f"{' and '.join(lacking)} cannot be found (Debian: slurm-wlm, munge, util-linux)"
+    tools = ("slurmdbd", "mariadbd", "mariadb-install-db") if accounting else ()
+    if lacking := [tool for tool in tools if shutil.which(tool, path=_PATH) is None]:
+        return f"{' and '.join(lacking)} cannot be found (Debian: slurmdbd, mariadb-server-core)"
     if constrain and not all((_GROUPS / name / "tasks").exists() for name in _HIERARCHIES):
         return "there are no control groups of version 1 for devices and freezer"
     return impossible()
@@ -123,7 +146,8 @@ class Slurm:
 
     Each of ``hosts`` has so many ``gpus``. ``settings`` are lines of ``slurm.conf``, and replace
     those of the same name. With ``constrain`` (``ConstrainDevices=yes``) a job can open its own
-    GPUs only, and a host has two at most. Raises :class:`~support.hosts.NoHosts` where none can be.
+    GPUs only, and a host has two at most. With ``accounting`` there is a slurmdbd.
+    Raises :class:`~support.hosts.NoHosts` where none can be.
     """
 
     def __init__(
@@ -135,20 +159,23 @@ class Slurm:
         people: Sequence[str] = PEOPLE,
         settings: Mapping[str, str] = {},
         constrain: bool = False,
+        accounting: bool = False,
     ) -> None:
         self.names, self.gpus, self._cpus = tuple(hosts), gpus, cpus
         self.people = {name: _FIRST_USER + number for number, name in enumerate(people)}
         self.hosts = Hosts((CONTROLLER, *self.names), real=True)
         self.folder = Path()
         self._constrain = constrain
-        self._settings = (_CONSTRAINED if constrain else {}) | dict(settings)
+        self._accounting = accounting
+        more = (_CONSTRAINED if constrain else {}) | (_ACCOUNTING if accounting else {})
+        self._settings = more | dict(settings)
         #: The daemons by their names: ``munged``, ``slurmctld``, and a ``slurmd`` by its host's.
         self.daemons: dict[str, subprocess.Popen[Any]] = {}
 
     # -- the cluster ---------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        if why := missing(constrain=self._constrain):
+        if why := missing(constrain=self._constrain, accounting=self._accounting):
             raise NoHosts(why)
         # Everybody's jobs look there, which pytest's folders do not let them.
         self.folder = Path(tempfile.mkdtemp(prefix="gpushare-slurm-"))
@@ -161,6 +188,8 @@ class Slurm:
             self.start("munged")
             socket = self.folder / "munge/socket"
             self.until(socket.exists, "munged listens")
+            if self._accounting:
+                self._start_accounting()
             for name in ("slurmctld", *self.names):
                 self.start(name)
             self.until(self._is_ready, "all hosts are idle")
@@ -188,6 +217,11 @@ class Slurm:
             + [f"--{name}-file={munge}/{name}" for name in ("pid", "log", "seed")]
             + [f"--socket={munge}/socket"],
             "slurmctld": ["slurmctld", "-D"],
+            "slurmdbd": ["slurmdbd", "-D"],
+            "mariadbd": [
+                *("mariadbd", "--no-defaults", "--skip-networking", "--user=root"),
+                *(f"--datadir={self.folder}/db", f"--socket={_DATABASE}"),
+            ],
         }
         command = commands.get(daemon, ["slurmd", "-D", "-N", daemon])
         host = self.hosts[CONTROLLER if daemon in commands else daemon]
@@ -201,6 +235,20 @@ class Slurm:
                 cwd=self.folder,
                 start_new_session=True,
             )
+
+    def _start_accounting(self) -> None:
+        made = f"--datadir={self.folder}/db"
+        tables = ["mariadb-install-db", "--no-defaults", "--user=root", "--skip-test-db", made]
+        self.ask("root", *tables, "--auth-root-authentication-method=socket")
+        self.ask("root", "mkdir", os.path.dirname(_DATABASE))
+        self.start("mariadbd")
+        self.until(self.hosts[CONTROLLER].outside(_DATABASE).exists, "the database listens")
+        told = {"folder": self.folder, "controller": CONTROLLER}
+        conf = self.folder / "slurmdbd.conf"
+        conf.write_text(_DBD_CONF.format(**told))
+        conf.chmod(0o600)
+        self.start("slurmdbd")
+        self.until(lambda: self._try("root", "sacctmgr", "--noheader", "list", "user"), "the books")
 
     def kill(self, daemon: str) -> None:
         """Kill one of :attr:`daemons` as hard as can be. Jobs go on: they are not its children."""
@@ -238,7 +286,7 @@ class Slurm:
         (self.folder / "munge/key").chmod(0o400)
         devices = self.folder / "dev"
         for index in range(self.gpus):
-            minor = _HARMLESS[index] if self._constrain else 3
+            minor = _HARMLESS[index] if index < len(_HARMLESS) else 3
             os.mknod(devices / f"nvidia{index}", stat.S_IFCHR, os.makedev(1, minor))
             (devices / f"nvidia{index}").chmod(0o666)
         each = f"CPUs={self._cpus} RealMemory=8000 Gres=gpu:{self.gpus} State=UNKNOWN"
@@ -250,7 +298,7 @@ class Slurm:
         fields = {"controller": CONTROLLER, "address": address, "folder": self.folder}
         lines = _CONF.format(nodes="\n".join(nodes), **fields).splitlines()
         lines = [line for line in lines if line.partition("=")[0] not in self._settings]
-        lines += [f"{name}={value}" for name, value in self._settings.items()]
+        lines += [f"{name}={value}".format(**fields) for name, value in self._settings.items()]
         (self.folder / "slurm.conf").write_text("\n".join(lines) + "\n")
         named = f"NodeName={','.join(self.names)} Name=gpu"
         gres = f"{named} File={devices}/nvidia[0-{self.gpus - 1}]\n"
