@@ -23,8 +23,8 @@ from pathlib import Path
 import torch
 from demo import Notebook, Story, Watcher, start_node, told, wait_until
 
+from jupyter_gpushare.figures import format_size
 from jupyter_gpushare.protocol.messages import Method
-from jupyter_gpushare.protocol.sizes import format_size
 
 PEOPLE = ("alice", "bob", "carol")
 HOURS, HOUR = 10, 2.0  # seconds an hour

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ..console.verb import Verb, flag, option, options
 from ..daemon.membership import POOL_DIRECTORY
+from ..figures import counted
 from ..protocol import names
-from ..protocol.words import counted
 from . import checks, modelcaches
 from .checks import Check, Level, ok, warning
 from .jobchecks import batch_job

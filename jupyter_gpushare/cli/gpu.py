@@ -6,12 +6,11 @@ from typing import Any, ClassVar
 
 from ..console.node import connect
 from ..console.verb import Refused, UsageError, Verb, flag, option
+from ..figures import counted, format_size
 from ..protocol import said
 from ..protocol.holding import gpu_number
 from ..protocol.messages import Method
-from ..protocol.sizes import format_size
 from ..protocol.tables import listing
-from ..protocol.words import counted
 
 
 class GpuListApp(Verb):

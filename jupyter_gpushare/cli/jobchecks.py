@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
+from ..figures import format_duration
 from ..protocol import names
 from ..protocol.address import is_another_hosts
 from ..protocol.batchjob import VISIBLE, described, has_too_many
-from ..protocol.times import format_duration
 from ..server.otherpythons import PATIENCE
 from .checks import Check, ok, problem, warning
 

@@ -23,8 +23,8 @@ from jupyter_core.paths import jupyter_data_dir
 
 from ..console.node import Node, NodeSilent, connect
 from ..console.verb import Refused, UsageError, Verb, option
+from ..figures import format_size
 from ..protocol.messages import Method
-from ..protocol.sizes import format_size
 
 if TYPE_CHECKING:
     from ..ledger.ledger import StoppedLedger

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, Final
 
-from ..protocol.sizes import format_size
+from ..figures import format_size
 from .checks import Check, ok, told_by, warning
 
 #: Where files are in a home, if no variable says otherwise.

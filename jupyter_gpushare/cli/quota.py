@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Final
 
 from ..console.node import Node, connect
 from ..console.verb import Option, Refused, UsageError, Verb, flag, option, options
+from ..figures import format_hours
 from ..protocol.messages import Method
 from ..protocol.quota import about, fields_of, read_text, source_text, value_text
-from ..protocol.said import format_hours
 from ..protocol.sizes import parse_share
 from ..protocol.tables import table
 from ..protocol.words import parse_word

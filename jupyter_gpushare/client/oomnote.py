@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ..figures import format_size
 from ..protocol import said
-from ..protocol.sizes import format_size
 from .errors import GpuShareError
 from .words.display import running_shell
 from .words.settings import AfterError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from ..figures import counted
 from ..protocol import documents as doc
-from ..protocol.words import counted
 from .leases import LIFTED_HINT, name_of
 from .text import Text, join, left, name, percent, perhaps, said, since, size, text
 

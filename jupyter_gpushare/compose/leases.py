@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ..figures import counted, listed, often
 from ..policy.say.texts import CAUSES
 from ..protocol import documents as doc
 from ..protocol.holding import gpu_number
-from ..protocol.words import counted, listed, often
 from .text import (
     Text,
     about,

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
+from ..figures import counted, listed
 from ..protocol import documents as doc
-from ..protocol.words import counted, listed
 from .leases import WHY_LATE
 from .text import Text, name, perhaps, said, since, size, span, text
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from ..figures import counted
 from ..protocol import documents as doc
-from ..protocol.words import counted
 from .text import Text, between, name, said, size, span, text
 
 #: Whether a request would start, the best first.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from ..figures import counted, listed
 from ..protocol import documents as doc
 from ..protocol.holding import gpu_number
 from ..protocol.periods import MONTH, WEEK
-from ..protocol.words import counted, listed
 from .text import Text, hours, join, name, perhaps, said, size, text
 
 _SOURCES: Final = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
-from ..protocol.words import counted
+from ..figures import counted
 
 #: Points of a loss curve that are kept; beyond it each second one is left out.
 MOST_POINTS: Final = 2000

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Final
 
+from ..figures import counted, format_duration
 from ..jobs import show
 from ..jobs.best import is_number
-from ..protocol.times import format_duration
-from ..protocol.words import counted
 from .core import Phase, Status
 
 _WIDTH, _LEFT, _RIGHT = 600, 60, 12

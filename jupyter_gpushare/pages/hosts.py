@@ -18,9 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from jupyter_gpushare.protocol.sizes import format_size
-from jupyter_gpushare.protocol.times import format_range
-from jupyter_gpushare.protocol.words import counted, listed
+from jupyter_gpushare.figures import counted, format_range, format_size, listed
 
 from .listing import HostListing, cut
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
+from jupyter_gpushare.figures import format_size
 from jupyter_gpushare.protocol.holding import gpu_number
-from jupyter_gpushare.protocol.sizes import format_size
 
 from .views import axis_top
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from markupsafe import Markup, escape
 
+from jupyter_gpushare.figures import format_hours
 from jupyter_gpushare.protocol import said
 
 Json = Mapping[str, Any]
@@ -43,7 +44,7 @@ def moment(unix: float) -> str:
 
 def gpu_hours(gpu_seconds: float) -> str:
     """The number with as many figures as say something."""
-    return said.format_hours(gpu_seconds / 3600)
+    return format_hours(gpu_seconds / 3600)
 
 
 @dataclass(frozen=True, slots=True)

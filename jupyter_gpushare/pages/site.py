@@ -12,8 +12,8 @@ from typing import Any, Final
 import jinja2
 from tornado import web
 
+from jupyter_gpushare.figures import counted
 from jupyter_gpushare.protocol.quota import source_text, value_text
-from jupyter_gpushare.protocol.words import counted
 
 from .forms import own_text
 from .shown import gpu_hours, iso, moment, prose

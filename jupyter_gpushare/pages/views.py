@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from jupyter_gpushare.figures import format_hours
 from jupyter_gpushare.protocol import said
 from jupyter_gpushare.protocol.holding import gpu_number
 
@@ -225,7 +226,7 @@ def environment_view(one: Member) -> dict[str, Any]:
         "use": bar(f"GPUs of {one.name}", text, quota["used_gpus"], quota["gpus"]),
         "budget": bar(
             f"GPU-hours of {one.name}",
-            f"{said.format_hours(budget['spent'])} of {budget['hours']:g} {budget['when']}",
+            f"{format_hours(budget['spent'])} of {budget['hours']:g} {budget['when']}",
             budget["spent"],
             budget["hours"],
         )

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jupyter_gpushare.figures import counted
 from jupyter_gpushare.pages import hosts
 from jupyter_gpushare.pages.hosts import Host, Own
 from jupyter_gpushare.pool import groups
 from jupyter_gpushare.pool.answers import held_by
 from jupyter_gpushare.pool.state import NOT_LENT, NOT_USED, NOTHING, Host as PoolHost, State
 from jupyter_gpushare.pool.words.hosts import Environment, HostGpu
-from jupyter_gpushare.protocol.words import counted
 
 Json = Mapping[str, Any]
 

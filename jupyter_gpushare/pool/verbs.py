@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 from ..cli import quota as quotas
 from ..console.node import Node, NodeSilent
 from ..console.verb import Refused, UsageError, Verb, flag, number, option
+from ..figures import counted, format_duration
 from ..protocol.poolcalls import POOL_SOCKET, PoolMethod
 from ..protocol.sizes import MOST_GPUS, parse_size
 from ..protocol.tables import clean, listing
-from ..protocol.times import format_duration, parse_duration
-from ..protocol.words import counted
+from ..protocol.times import parse_duration
 from ..satellites import ENGINES
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
+from ..figures import format_duration, format_size
 from ..quota import FIELDS, MONTH, WEEK, Field, Unit
 from .messages import MOST_MEMORY
 from .periods import parse_period
 from .shapes import Period, Range, words
-from .sizes import MOST_GPUS, format_burst, format_size, parse_burst, parse_size
-from .times import format_duration, parse_duration
+from .sizes import MOST_GPUS, format_burst, parse_burst, parse_size
+from .times import parse_duration
 
 _MOST: Final = {Unit.COUNT: MOST_GPUS, Unit.BYTES: MOST_MEMORY, Unit.PART: MOST_MEMORY}
 _WHOLE: Final = (Unit.COUNT, Unit.HUNDREDTHS, Unit.BYTES)

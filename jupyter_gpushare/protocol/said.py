@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from .sizes import format_size
-from .times import format_about, format_duration, format_range
+from ..figures import format_about, format_duration, format_hours, format_range, format_size
 
 Document = Mapping[str, Any]
 
@@ -67,17 +66,6 @@ def figure(found: re.Match[str], now: float) -> str:
     """A figure in words; ``?`` for what is none."""
     form, value, most = _FORMS.get(found[1]), number(found[2]), number(found[3] or found[2])
     return "?" if form is None or value is None or most is None else form(value, most, now)
-
-
-def format_hours(hours: float) -> str:
-    """GPU-hours with as many figures as say something: ``0``, ``< 0.01``, ``0.08``, ``12.5``."""
-    if hours <= 0:
-        return "0"
-    if hours < 0.01:
-        return "< 0.01"
-    places = 2 if hours < 10 else 1 if hours < 100 else 0
-    text = f"{hours:.{places}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def usage_text(span: str, held: float, busy: float, charged: float) -> str:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from ..figures import format_size
+
 _UNITS: Final = {
     "b": 1,
     "k": 1000,
@@ -190,12 +192,3 @@ def format_burst(burst: float) -> str:
     if burst <= 1:
         return f"{burst:.4g} of a GPU" if burst else "no"
     return format_size(int(burst))
-
-
-def format_size(size: int) -> str:
-    """Bytes as a person reads them: ``8 GiB``."""
-    for unit, scale in (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
-        if abs(size) >= scale:
-            count = size / scale
-            return f"{count:.0f} {unit}" if abs(count) >= 9999 else f"{count:.4g} {unit}"
-    return f"{size} B"

@@ -29,19 +29,3 @@ def did_you_mean(given: str, known: Iterable[str], prefix: str = "") -> str:
 
     close = get_close_matches(given, list(known), n=1, cutoff=0.6)
     return f"; did you mean {prefix}{close[0]}?" if close else ""
-
-
-def counted(number: int, one: str, many: str = "") -> str:
-    """``1 GPU``, ``2 GPUs``."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
-def often(times: int) -> str:
-    """``once``, ``3 times``."""
-    return "once" if times == 1 else f"{times} times"
-
-
-def listed(names: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``; of none an empty text."""
-    *most, last = names or ("",)
-    return f"{', '.join(most)} and {last}" if most else last

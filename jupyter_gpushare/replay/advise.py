@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from ..console.node import NodeRefused, NodeSilent, connect, whole_status
 from ..console.verb import Refused, UsageError, Verb, number, option
+from ..figures import format_duration, format_size
 from ..policy.words.config import PolicyConfig
 from ..policy.words.model import Bytes, Quota, Reserve
 from ..protocol.messages import Method
-from ..protocol.sizes import format_size, parse_size
+from ..protocol.sizes import parse_size
 from ..protocol.tables import table
-from ..protocol.times import format_duration
 from .behaviour import Options, ParkingCost, PolicyName, TurnCost
 from .generate import Population
 from .run import Cluster, Scan, TraceFile, Variant, play, search, window_of, works_out

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from ..protocol.sizes import format_size
-from ..protocol.times import format_duration
+from ..figures import format_duration, format_size
 
 #: Seconds after which to come again where nothing is known.
 LATER: Final = 15

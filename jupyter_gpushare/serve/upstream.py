@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 
 from ..client.adapters.parkers.base import ParkingError
 from ..client.errors import GpuShareError
+from ..figures import format_duration
 from ..protocol.heldport import listener
-from ..protocol.times import format_duration
 
 HOST: Final = "127.0.0.1"
 #: What stands for the port, or for a Unix socket instead, in a command.

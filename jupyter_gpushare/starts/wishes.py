@@ -12,10 +12,10 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 from ..console.node import Node, NodeRefused, NodeSilent
+from ..figures import counted, format_size
 from ..protocol.names import POOL_URL
 from ..protocol.poolcalls import POOL_SOCKET, PoolMethod
-from ..protocol.sizes import MOST_GPUS, format_size, parse_size
-from ..protocol.words import counted
+from ..protocol.sizes import MOST_GPUS, parse_size
 
 #: Seconds for the pool's answer: a start waits for it.
 PATIENCE: Final = 5.0

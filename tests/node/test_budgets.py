@@ -69,7 +69,7 @@ def test_a_budget_is_warned_of_spent_waited_for_and_raised(tmp_path: Path) -> No
         assert notice["reason"] == "budget_spent"
         assert "GPU-hours in the last hour" in notice["message"]
         later = alice.wait_notice(Notice.QUEUED, where=lambda n: "in about" in n["message"])
-        assert "again in about 60 minutes, when" in later["message"]
+        assert "again in about 1 h, when" in later["message"]
         refused = alice.turned_away(wait=False)
         assert refused.reason is Reason.NO_RESOURCES
         assert "budget is spent" in refused.message

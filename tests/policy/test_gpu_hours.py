@@ -26,7 +26,7 @@ def test_who_has_spent_the_budget_waits_and_bars_nobody() -> None:
     assert "in about" not in waits.message
     told = ((ALICE, 10.0),), ((ALICE, world.at + 2.6 * 3600),)
     world.run(cmd.MeasureBudgets(world.at, *told))
-    assert "again in about 3 hours, when" in world.why(waits.lease, at=world.at)
+    assert "again in about 2 h 30 min, when" in world.why(waits.lease, at=world.at)
     why = core.why_waiting(world.state, waits.lease, 0, world.config)
     assert why.reason is RefusalReason.BUDGET_SPENT
     now = world.request("alice", 2, wait=False)

@@ -73,8 +73,7 @@ def test_what_is_said_of_it() -> None:
     assert doubt_texts("alice", Quota(1, FOUR, idle_timeout=10.0), [24 * GIB], config) == [
         "alice may have 4 GiB on each GPU, but max_tasks_per_gpu is 4: beside 4 tasks of that size "
         "8 GiB of a GPU are given to nobody else. Without that setting memory decides.",
-        "alice may be idle for 10 seconds, but min_idle is 60 seconds: no idle time-out is shorter "
-        "than that.",
+        "alice may be idle for 10 s, but min_idle is 1 min: no idle time-out is shorter than that.",
     ]
 
 

@@ -122,7 +122,7 @@ def test_what_is_infeasible_is_refused_with_the_best_possible_time() -> None:
     assert refused.reason is RefusalReason.INFEASIBLE
     assert refused.numbers == {"deadline": 50, "best": 80, "share": 80, "most": 50}
     assert "80 %" in refused.message
-    assert "1.3 minutes" in refused.message or "80 s" in refused.message, refused.message
+    assert "time is about 2 min; ask for that" in refused.message, "80 s, and never less"
     assert node.standing(alice) is PromiseState.ON_TIME, "the predicted time is watched as before"
     assert isinstance(node.promise(alice, deadline=100.0), core.Done)
     assert node.shares(alice)[-1] == 40

@@ -135,8 +135,8 @@ def test_the_last_resort_is_what_the_administrator_chose() -> None:
 def test_the_warning_says_how_much_and_what_comes():
     said = over_limit_text(2, 12 * GIB, 8 * GIB, plain_config())
     assert "uses 12 GiB of GPU 2, 4 GiB more than its limit of 8 GiB" in said
-    assert "emptied in 10 seconds" in said
-    assert "after 30 seconds its GPU is taken back if it is idle" in said
+    assert "emptied in 10 s" in said
+    assert "after 30 s its GPU is taken back if it is idle" in said
     assert "killed" not in said
     kills = plain_config(audit_action=HolderAction.KILL)
-    assert "After 2 minutes it is killed." in over_limit_text(0, 2 * GIB, GIB, kills)
+    assert "After 2 min it is killed." in over_limit_text(0, 2 * GIB, GIB, kills)

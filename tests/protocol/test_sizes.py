@@ -14,12 +14,12 @@ from traitlets import TraitError
 from jupyter_gpushare.cli.usage import UsageApp
 from jupyter_gpushare.client.words.settings import read_settings
 from jupyter_gpushare.console.verb import UsageError
+from jupyter_gpushare.figures import format_duration, format_size
 from jupyter_gpushare.pages.forms import read_quota
 from jupyter_gpushare.protocol.sizes import (
     LEAST_MEMORY,
     MemoryRange,
     format_memory,
-    format_size,
     least_of,
     most_of,
     parse_memory,
@@ -27,7 +27,7 @@ from jupyter_gpushare.protocol.sizes import (
     parse_size,
 )
 from jupyter_gpushare.protocol.tables import clean, table
-from jupyter_gpushare.protocol.times import format_duration, parse_duration
+from jupyter_gpushare.protocol.times import parse_duration
 from jupyter_gpushare.server.extension import GpuShareExtension
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from ...protocol.sizes import format_size
+from ...figures import format_size
 from ..session.visible import cuda_started
 from ..words import display
 from ..words.grant import Grant

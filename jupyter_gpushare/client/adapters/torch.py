@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ...figures import format_size
 from ...protocol.names import RESTARTS
-from ...protocol.sizes import format_size
 from ..words import display
 from ..words.grant import Grant, GrantedGpu
 

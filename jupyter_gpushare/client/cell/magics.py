@@ -348,7 +348,7 @@ class GpuShareMagics(Magics):
         if given is None:
             self._tell("This kernel holds no GPU, so there is nothing to give back.")
             return
-        from ...protocol.sizes import format_size
+        from ...figures import format_size
 
         where = f" {format_size(given.memory)} are in host memory." if given.memory else ""
         self._tell(
@@ -366,7 +366,8 @@ class GpuShareMagics(Magics):
             self._tell(f"This kernel holds {grant.words} again.")
 
     def _pin(self, words: list[str]) -> None:
-        from ...protocol.times import format_duration, parse_duration
+        from ...figures import format_duration
+        from ...protocol.times import parse_duration
 
         given = " ".join(words)
         seconds: float | None = None

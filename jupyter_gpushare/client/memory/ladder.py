@@ -18,9 +18,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from ...figures import format_size
 from ...protocol.checkpoint import Cause, Outcome, Result, SeenGpu
 from ...protocol.hostmemory import Room
-from ...protocol.sizes import format_size
 from ..adapters.parkers.base import ParkedDamaged, Parker, ParkingError, host_bytes
 from ..errors import GpuShareError
 from ..words.recalls import Need

@@ -25,7 +25,8 @@ from types import (
 )
 from typing import Any, Final
 
-from ...protocol.sizes import LEAST_MEMORY, format_size
+from ...figures import format_size
+from ...protocol.sizes import LEAST_MEMORY
 from ..adapters.holdings import Holdings
 from ..words.settings import AfterError
 from ..words.tracebacks import chain_of

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from ...figures import format_size
 from ...protocol.errors import Reason
 from ...protocol.messages import Method
-from ...protocol.sizes import format_size
 from ..errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
 from ..session.interrupts import deaf_to_interrupts
 from ..session.lease import OwnLease, OwnState

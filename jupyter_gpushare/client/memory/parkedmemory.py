@@ -10,8 +10,8 @@ from collections.abc import Callable, MutableMapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ...figures import format_size
 from ...protocol.messages import Method
-from ...protocol.sizes import format_size
 from ..errors import GpuShareError
 from ..session.interrupts import deaf_to_interrupts
 from ..session.lease import OwnLease

@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from ...figures import format_size
 from ...protocol.messages import Method
-from ...protocol.sizes import format_size
 from ..errors import GpuShareError, LeaseLost
 from ..session.activity import Activity
 from ..session.lease import OwnLease, OwnState

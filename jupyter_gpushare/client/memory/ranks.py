@@ -24,7 +24,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ...protocol.times import format_duration
+from ...figures import format_duration
 
 if TYPE_CHECKING:
     from .turns import Turns

@@ -26,9 +26,9 @@ from enum import Enum
 from types import FrameType
 from typing import Any, Final
 
+from ...figures import format_duration
 from ...protocol import names
 from ...protocol.messages import Method
-from ...protocol.times import format_duration
 from ..errors import PREEMPTED, Preempted
 from ..session.lease import OwnLease, OwnState
 from ..session.line import Line

@@ -17,9 +17,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from ...figures import format_about, format_duration, often
 from ...protocol.messages import Method
-from ...protocol.times import format_about, format_duration
-from ...protocol.words import often
 from ..session.activity import Activity
 from ..session.lease import OwnLease, OwnState
 from ..session.line import Line

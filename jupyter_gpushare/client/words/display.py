@@ -181,7 +181,7 @@ class _Waits(ABC):
     def done(self, text: str | None = None) -> bool:
         if self._shown_at is None:
             return False
-        from ...protocol.times import format_duration
+        from ...figures import format_duration
 
         waited = format_duration(self._clock() - self._begun)
         line = f"{text} Waited {waited}." if text else f"Stopped waiting after {waited}."

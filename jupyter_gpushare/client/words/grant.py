@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ...figures import format_size, listed
 from ...protocol.errors import Reason
 from ...protocol.said import plain
-from ...protocol.sizes import format_size
-from ...protocol.words import listed
 from ..errors import NodeUnavailable
 from .told import whole
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from ...figures import counted, format_duration
 from ...protocol.said import first, plain
-from ...protocol.times import format_duration
-from ...protocol.words import counted
 from .render import Shown, show_cell, show_page, show_table, size
 from .told import number, whole
 

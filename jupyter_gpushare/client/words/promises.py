@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from ...figures import format_duration
 from ...protocol.said import clock
-from ...protocol.times import LONGEST, format_duration, parse_duration
+from ...protocol.times import LONGEST, parse_duration
 from .told import number, whole
 
 #: A new estimate is said again if it is later by this much: seconds, and the share of what is left.

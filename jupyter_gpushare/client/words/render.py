@@ -15,13 +15,11 @@ from datetime import datetime
 from html import escape
 from typing import Any, Final, NamedTuple
 
+from ...figures import counted, format_duration, format_size
 from ...protocol import said
 from ...protocol.holding import gpu_number
 from ...protocol.said import plain
-from ...protocol.sizes import format_size
 from ...protocol.tables import table
-from ...protocol.times import format_duration
-from ...protocol.words import counted
 from .told import number, whole
 
 Document = Mapping[str, Any]

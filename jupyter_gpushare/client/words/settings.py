@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
 
+from ...figures import counted, format_size
 from ...protocol import names
 from ...protocol.address import Found, is_administrators, told_token
 from ...protocol.names import RESERVES
@@ -19,14 +20,12 @@ from ...protocol.notebook import Notebook
 from ...protocol.sizes import (
     Memory,
     format_memory,
-    format_size,
     least_of,
     most_of,
     parse_gpus,
     parse_memory,
     parse_size,
 )
-from ...protocol.words import counted
 
 T = TypeVar("T")
 

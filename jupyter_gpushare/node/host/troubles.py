@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from ...protocol.words import often
+from ...figures import often
 
 #: Seconds until a trouble that lasts is told again: each pause is twice the one before.
 FIRST_PAUSE: Final = 60.0

@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from jupyter_gpushare.figures import format_size
 from jupyter_gpushare.node.inventory.base import Build, InventoryError, LeftOut, Sensors
 from jupyter_gpushare.policy.words.events import ChangesUse
 from jupyter_gpushare.policy.words.model import (
@@ -27,7 +28,7 @@ from jupyter_gpushare.policy.words.model import (
     LeasePhase,
 )
 from jupyter_gpushare.predict.kinds import KINDS, named
-from jupyter_gpushare.protocol.sizes import format_size, parse_size
+from jupyter_gpushare.protocol.sizes import parse_size
 
 if TYPE_CHECKING:
     from jupyter_gpushare.node.host.outcome import Outcome

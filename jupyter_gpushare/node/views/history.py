@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...figures import format_duration
 from ...ledger.codec import understood
 from ...ledger.ledger import Record
 from ...policy.say.telling import Telling
@@ -13,7 +14,6 @@ from ...policy.words.model import GpuUuid
 from ...policy.words.promises import Promise
 from ...protocol import documents as doc
 from ...protocol.quota import quota_text, said_of
-from ...protocol.times import format_duration
 from ...quota import Own, plain
 
 

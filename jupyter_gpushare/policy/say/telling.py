@@ -12,6 +12,7 @@ from enum import Enum
 from string import Formatter
 from typing import Any, Final
 
+from ...figures import counted, format_hours
 from ..words.described import Happening, OneOf, chosen
 from ..words.model import Allocation, EndReason, HolderAction, OverLimitStage, Request
 from ..words.promises import PromiseState, ShareWhy
@@ -53,12 +54,12 @@ def _request(asked: Request) -> str:
 
 
 def _tasks(several: tuple[object, ...]) -> str:
-    return "1 task computes" if len(several) == 1 else f"{len(several)} tasks compute"
+    return counted(len(several), "task computes", "tasks compute")
 
 
 #: How fields may be said. What a GPU is called, and times, are for the caller to add.
 WORDS: Final[Mapping[str, Callable[[Any], str]]] = {
-    "hours": lambda count: texts.hours(count or 0.0),
+    "hours": lambda count: format_hours(count or 0.0),
     "list": ", ".join,
     "predicted": lambda many: ", ".join(f"{one.share} % of a {one.kind}" for one in many),
     "request": _request,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
+from ...figures import counted, format_about, format_duration, format_hours, format_size, listed
 from ..books.placement import NoRoom, Refused, Shortage
 from ..books.quotas import QuotaBook
 from ..words.config import PolicyConfig
@@ -23,8 +25,6 @@ from ..words.model import (
 from ..words.promises import Cause, Promise
 from ..words.recalls import Why
 
-GIB = 1024**3
-
 #: Why a promise is late or was missed, after a colon.
 CAUSES: Final[dict[Cause, str]] = {
     Cause.QUOTA: "the quota lets promises claim no more of a GPU",
@@ -40,19 +40,15 @@ CAUSES: Final[dict[Cause, str]] = {
 
 def size(memory: int | None) -> str:
     """Bytes as a person says them; ``None`` is a whole GPU."""
-    if memory is None:
-        return "a whole GPU"
-    for unit, scale in (("TiB", 1024**4), ("GiB", GIB), ("MiB", 1024**2), ("KiB", 1024)):
-        if abs(memory) >= scale:
-            return f"{memory / scale:.4g} {unit}"
-    return f"{memory} bytes"
+    return "a whole GPU" if memory is None else format_size(memory)
 
 
-def gpus(count: int | None) -> str:
+def gpus(number: int | None) -> str:
     """A count with its noun."""
-    return "1 GPU" if count == 1 else f"{count} GPUs"
+    return counted(number or 0, "GPU")
 
 
+_REQUEST, _REQUESTS = "request is", "requests are"
 #: Whatever the quota is: one of all GPUs is 0 there.
 NO_GPU: Final = (
     "This node has no GPU to share now. `jupyter gpushare status` lists the GPUs of the host that "
@@ -128,17 +124,16 @@ def doubt_texts(
         )
     most, largest = config.max_tasks_per_gpu, max(capacities, default=0)
     if most is not None and quota.memory and (most + 1) * quota.memory <= largest:
-        tasks = "1 task" if most == 1 else f"{most} tasks"
         left = size(largest - most * quota.memory)
         texts.append(
             f"{whose} may have {size(quota.memory)} on each GPU, but max_tasks_per_gpu is {most}: "
-            f"beside {tasks} of that size {left} of a GPU are given to nobody else. Without that "
-            "setting memory decides."
+            f"beside {counted(most, 'task')} of that size {left} of a GPU are given to nobody "
+            "else. Without that setting memory decides."
         )
     if quota.idle_timeout and quota.idle_timeout < config.min_idle:
         texts.append(
-            f"{whose} may be idle for {_about(quota.idle_timeout)}, but min_idle is "
-            f"{_about(config.min_idle)}: no idle time-out is shorter than that."
+            f"{whose} may be idle for {format_duration(quota.idle_timeout)}, but min_idle is "
+            f"{format_duration(config.min_idle)}: no idle time-out is shorter than that."
         )
     if not is_known:
         texts.append(
@@ -201,18 +196,11 @@ def _lacking_text(short: Shortage) -> list[str]:
 
 
 def _named(indices: Sequence[int]) -> str:
-    if len(indices) == 1:
-        return f"GPU {indices[0]}"
-    *most, last = (str(index) for index in indices)
-    return f"GPUs {', '.join(most)} and {last}"
+    return f"GPU{'s' * (len(indices) > 1)} {listed([str(index) for index in indices])}"
 
 
 def _ahead(ahead: int) -> list[str]:
-    return [f"{_requests_are(ahead)} ahead."] if ahead else []
-
-
-def _requests_are(number: int) -> str:
-    return "1 request is" if number == 1 else f"{number} requests are"
+    return [f"{counted(ahead, _REQUEST, _REQUESTS)} ahead."] if ahead else []
 
 
 def no_room_text(
@@ -277,7 +265,7 @@ def cache_asked_text(gpu: int, late: float | None) -> str:
             "then there may be room."
         )
     return (
-        f"A task on GPU {gpu} was asked {_about(late)} ago to empty its cache, but has not "
+        f"A task on GPU {gpu} was asked {format_about(late)} ago to empty its cache, but has not "
         "reached the end of a training step since. The node "
         "manager cannot force it."
     )
@@ -285,7 +273,7 @@ def cache_asked_text(gpu: int, late: float | None) -> str:
 
 def cache_kept_text(gpu: int, used: int, again: float | None) -> str:
     """Why a request waits though a task emptied its cache; it is asked again after ``again`` s."""
-    when = "" if again is None else f" It is asked again in about {_about(again)}."
+    when = "" if again is None else f" It is asked again in about {format_about(again)}."
     return (
         f"A task on GPU {gpu} was asked to empty its cache, but still uses {size(used)} there, "
         f"more than it reports that it needs.{when}"
@@ -312,7 +300,10 @@ def infeasible_text(
     """Why a promise is refused, and what would be possible."""
     said = [f"This needs {share} % of a GPU's time, and {most} % can be promised: {CAUSES[why]}."]
     if promise.deadline is not None and best is not None:
-        said.append(f"The best possible time is about {_about(best)}; ask for that, or for none.")
+        # Never less than it is: who asks for that is not to be refused again.
+        whole = math.ceil(best if best < 60 else best / 60) * (1 if best < 60 else 60)
+        time = format_duration(whole)
+        said.append(f"The best possible time is about {time}; ask for that, or for none.")
     elif promise.rate is not None and rate is not None:
         said.append(f"The best possible rate is about {rate:.3g} steps a second.")
     else:
@@ -323,14 +314,9 @@ def infeasible_text(
 def pinned_text(gpu: int, left: float) -> str:
     """Why a task that takes turns is not asked for anything."""
     return (
-        f"The task that computes on GPU {gpu} is pinned for {_about(left)} more; until then it is "
-        "not asked to make room."
+        f"The task that computes on GPU {gpu} is pinned for {format_about(left)} more; until then "
+        "it is not asked to make room."
     )
-
-
-def hours(count: float) -> str:
-    """GPU-hours as a person says them."""
-    return f"{count:.2f}".rstrip("0").rstrip(".")
 
 
 def span(seconds: float) -> str:
@@ -350,7 +336,7 @@ def budget_when(window: float, per: Period | None) -> str:
 
 
 def _budget(spent: float, budget: float, window: float, per: Period | None) -> str:
-    return f"{hours(spent)} of {hours(budget)} GPU-hours {budget_when(window, per)}"
+    return f"{format_hours(spent)} of {budget:g} GPU-hours {budget_when(window, per)}"
 
 
 def budget_spent_text(
@@ -364,7 +350,7 @@ def budget_spent_text(
 
     ``wait`` is how many seconds until it has some again, if it holds no GPU until then.
     """
-    when = "" if wait is None else f"in about {_about(wait)}, "
+    when = "" if wait is None else f"in about {format_about(wait)}, "
     if per is None:
         what = "the older of them are out of that window, or the administrator raises the budget"
     elif per in (WEEK, MONTH):
@@ -373,13 +359,6 @@ def budget_spent_text(
         what = "the administrator begins the next term or raises the budget"
     used = _budget(spent, budget, window, per)
     return f"Your GPU-hour budget is spent: {used}. A GPU is given again {when}when {what}."
-
-
-def _about(seconds: float) -> str:
-    for unit, scale in (("day", 86400.0), ("hour", 3600.0), ("minute", 60.0)):
-        if seconds >= 2 * scale:
-            return f"{round(seconds / scale)} {unit}s"
-    return f"{max(1, round(seconds))} seconds"
 
 
 def budget_notice_text(
@@ -400,8 +379,8 @@ def budget_notice_text(
 def behind_text(ahead: int) -> str:
     """Why a request waits although there is room for it."""
     return (
-        f"There is room, but {_requests_are(ahead)} ahead that may not be overtaken any more. It "
-        "is granted after them."
+        f"There is room, but {counted(ahead, _REQUEST, _REQUESTS)} ahead that may not be overtaken "
+        "any more. It is granted after them."
     )
 
 
@@ -486,16 +465,17 @@ def lacks_loan_text(
     """Why a request waits for what the pool lends its environment on this host."""
     lent = book.lent.get(environment)
     if at is not None and lent is not None and lent.stale:
+        lately = format_about(max(0.0, at - book.heard_at))
         return (
-            f"The pool has not answered for {_about(max(0.0, at - book.heard_at))}, so no new task "
-            "begins here until it does. What runs or is parked goes on."
+            f"The pool has not answered for {lately}, so no new task begins here until it does. "
+            "What runs or is parked goes on."
         )
     if lent is None:
         return "The pool has not lent you a GPU on this host yet. It was asked for that."
     if lent.loan.why:
         return lent.loan.why
     return (
-        f"The request needs {gpus} GPU{'' if gpus == 1 else 's'}, and the pool lends you "
+        f"The request needs {counted(gpus, 'GPU')}, and the pool lends you "
         f"{lent.loan.quota.gpus} on this host now. It was asked for more."
     )
 
@@ -531,8 +511,8 @@ def park_warning_text(
     keep = " Run a cell or `%gpushare pin` to keep it." if can_keep else ""
     what, stays = _IDLE[kind]
     return (
-        f"This {what} is idle: its GPU will be taken back in {_about(seconds)}, because {because}. "
-        f"{stays}{keep}"
+        f"This {what} is idle: its GPU will be taken back in {format_duration(seconds)}, because "
+        f"{because}. {stays}{keep}"
     )
 
 
@@ -552,15 +532,15 @@ _LAST: Final = {
 
 def over_limit_text(gpu: int, used: int, limit: int, config: PolicyConfig) -> str:
     """The notice, given once, to the people of a task that uses more of a GPU than it may."""
-    last = max(config.over_limit_last, config.audit_grace)
+    last = format_duration(max(config.over_limit_last, config.audit_grace))
+    trim, park = format_duration(config.over_limit_trim), format_duration(config.over_limit_park)
     return (
         f"This task uses {size(used)} of GPU {gpu}, {size(used - limit)} more than its limit of "
         f"{size(limit)}. Other tasks are granted the rest of the GPU and may run out of memory, "
         "so please free some "
         "(`del`, smaller batches). If it stays over its limit, its caches are emptied in "
-        f"{_about(config.over_limit_trim)}, and after {_about(config.over_limit_park)} its GPU is "
-        "taken back if it is idle."
-    ) + _LAST[config.audit_action].format(last=_about(last))
+        f"{trim}, and after {park} its GPU is taken back if it is idle."
+    ) + _LAST[config.audit_action].format(last=last)
 
 
 def no_host_memory_text(asked: int, used: int, most: int, whose: str) -> str:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from ....protocol.sizes import format_size
-from ....protocol.words import counted, listed
+from ....figures import counted, format_size, listed
 
 BLOCK: Final = 512  # bytes: a framework's allocator hands out memory in multiples of it
 

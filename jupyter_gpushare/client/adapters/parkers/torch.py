@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ....protocol.sizes import format_size
+from ....figures import format_size
 from .allocator import CudaAllocator
 from .base import ParkedDamaged, ParkFailed, ParkRefused, ResumeFailed
 from .checksum import Checksums
