@@ -62,6 +62,12 @@ STATES: Final[dict[str, tuple[str, str, str]]] = {
         "stalled",
         "Its process gives no sign of life. It keeps its memory until the process ends.",
     ),
+    "suspended": (
+        "warn",
+        "suspended",
+        "Its process is stopped, as in a suspended job or after Ctrl+Z. It keeps its memory and "
+        "goes on when it is continued.",
+    ),
     "over_limit": ("bad", "over its limit", "It uses more GPU memory than its lease reserves."),
     "draining": (
         "warn",

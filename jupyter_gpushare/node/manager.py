@@ -67,7 +67,7 @@ from ..protocol.hostmemory import Room
 from .host import walljumps
 from .host.observers import Observers
 from .host.outcome import Listener, Outcome
-from .host.processes import ProcessError, ProcessWatch
+from .host.processes import ProcessError, ProcessWatch, is_stopped
 from .host.troubles import Trouble
 from .host.walljumps import Instant
 from .host.walls import Walls, WallsDown
@@ -749,7 +749,10 @@ class Manager:
             # process runs in: what its tasks could not say meanwhile is not held against them.
             is_late = now - wakes > self.config.heartbeat_timeout / 2
             if now >= due or is_late or self._backlog:
-                await self.submit(cmd.Tick(now, min(wakes, now)))
+                silent = core.silent(self.state, self.config, now)
+                leases = [self.state.leases[name] for name in silent]
+                stopped = frozenset(one.id for one in leases if is_stopped(one.task.process))
+                await self.submit(cmd.Tick(now, min(wakes, now), stopped))
 
 
 def _overdrawn(state: State, rows: Sequence[UsageRow]) -> list[tuple[EnvironmentName, float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .decide.draft import Decision, Done, Grant, Refuse, Step, Wait, unknown_lease
+from .decide.node import silent
 from .decide.requests import unavailable
 from .decide.step import next_deadline, step
 from .decide.waiting import Why, why_waiting
@@ -25,6 +26,7 @@ __all__ = [
     "evolve",
     "next_deadline",
     "resume",
+    "silent",
     "step",
     "summarise",
     "unavailable",

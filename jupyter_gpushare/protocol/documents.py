@@ -677,7 +677,7 @@ class Lease(LeaseParking, LeaseTurn):
     state: Annotated[
         str,
         words(
-            *("queued", "active", "idle", "stalled", "draining"),
+            *("queued", "active", "idle", "stalled", "suspended", "draining"),
             *("parking", "parked", "resuming", "over_limit", "ended"),
         ),
     ]

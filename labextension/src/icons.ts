@@ -12,6 +12,7 @@ import queuedSvg from '../style/icons/queued.svg';
 import releaseSvg from '../style/icons/release.svg';
 import resumingSvg from '../style/icons/resuming.svg';
 import stalledSvg from '../style/icons/stalled.svg';
+import suspendedSvg from '../style/icons/suspended.svg';
 import type { LeaseState } from './api/types';
 
 const icon = (name: string, svgstr: string): LabIcon =>
@@ -32,6 +33,7 @@ export const stateIcons: Record<LeaseState, LabIcon> = {
   parked: icon('parked', parkedSvg),
   resuming: icon('resuming', resumingSvg),
   stalled: icon('stalled', stalledSvg),
+  suspended: icon('suspended', suspendedSvg),
   over_limit: icon('over-limit', overSvg),
   draining,
   ended: draining

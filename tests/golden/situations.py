@@ -115,6 +115,18 @@ def silent(seconds: float) -> Situation:
     return Situation(world, parts="leases")
 
 
+@situation
+def suspended() -> Situation:
+    """A batch system has stopped a notebook's process."""
+    world = node(1, Quota(1), heartbeat_timeout=60.0)
+    uses(world, ask(world, "alice", "a.ipynb"), 20, work=0.0)
+    world.vitals = {1: Vitals(700.0, is_held=True)}
+    world.at += 70.0
+    world.run(cmd.Tick(world.at, world.at, frozenset({"L1"})))
+    world.observe()
+    return Situation(world, parts="leases")
+
+
 SITUATIONS |= {"stalled": partial(silent, 1000), "stalled_for_long": partial(silent, 2100)}
 
 

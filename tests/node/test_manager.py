@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
+import subprocess
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -13,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import support.managing
 from hypothesis import given, settings, strategies as st
@@ -34,12 +37,12 @@ from jupyter_gpushare.ledger.ledger import (
     Uses,
 )
 from jupyter_gpushare.node.host.outcome import Outcome
-from jupyter_gpushare.node.host.processes import ProcessError, ProcessWatch
+from jupyter_gpushare.node.host.processes import ProcessError, ProcessWatch, identify
 from jupyter_gpushare.node.inventory.base import InventoryError
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
 from jupyter_gpushare.node.manager import NODE, Manager
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.books.state import Lease, State
 from jupyter_gpushare.policy.decide.draft import Refuse
 from jupyter_gpushare.policy.measure import stillness
 from jupyter_gpushare.policy.say.effects import Signal
@@ -180,6 +183,34 @@ async def test_what_nobody_could_say_while_all_were_stopped_is_held_against_no_t
         leases = [manager.state.leases[decision.lease] for decision in asked]
         assert [lease.phase for lease in leases] == [LeasePhase.HELD, LeasePhase.QUEUED]
         assert not any(lease.stalled for lease in leases)
+
+
+async def test_a_silent_task_whose_process_is_stopped_is_suspended(tmp_path: Path) -> None:
+    config = plain_config(heartbeat_timeout=0.1)
+    with subprocess.Popen(["sleep", "1000"]) as sleeper:
+        try:
+            sleeper.send_signal(signal.SIGSTOP)
+            await soon(lambda: psutil.Process(sleeper.pid).status() == psutil.STATUS_STOPPED)
+            asks = replace(ask(1), task=Task(of(sleeper.pid), "t", TaskKind.PROCESS))
+            more = {"config": config, "measure_interval": 0.05, "processes": ProcessWatch}
+            async with managing(tmp_path, **more) as manager:
+                await manager.submit(asks)
+                lease = await soon(lambda: suspended(manager))
+                assert lease.phase is LeasePhase.HELD
+                sleeper.send_signal(signal.SIGCONT)
+                await soon(lambda: asks.lease not in manager.state.leases)
+        finally:
+            sleeper.kill()
+
+
+def of(pid: int) -> ProcessId:
+    found = identify(pid, CLOCK.boot_id())
+    assert found is not None
+    return found
+
+
+def suspended(manager: Manager) -> Lease | None:
+    return next((one for one in manager.state.leases.values() if one.suspended), None)
 
 
 class Still(Obliging):

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from support.policy_moves import two_people_one_gpu
 from support.policy_world import BOOT, GIB, World, gpu, replayed, why_waits
 
-from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words.model import FlagKind, Quota, Request, Rung
+from jupyter_gpushare.node.views.status import DisplayState, display_state
+from jupyter_gpushare.policy.words import commands as cmd, events as ev
+from jupyter_gpushare.policy.words.model import (
+    FlagKind,
+    HolderAction,
+    Quota,
+    Request,
+    Rung,
+    Vitals,
+)
 
 
 def test_a_stalled_holder_keeps_what_it_uses() -> None:
@@ -93,6 +104,56 @@ def test_a_late_tick_is_nobodys_fault() -> None:
     world.run(cmd.Tick(world.at, due))
     assert not world.state.stalled
     assert world.phase("L2") == "queued"
+
+
+STOPPED = frozenset({"L1", "L2"})
+
+
+def suspended(world: World, stopped: frozenset[str] = STOPPED) -> World:
+    """Time passes in which nobody gives a sign of life, since their processes are stopped."""
+    world.vitals[1] = Vitals(7.0, is_held="L1" in stopped)
+    for _ in range(10):
+        world.at += 10
+        world.run(cmd.Tick(world.at, world.at, stopped))
+        world.observe()
+    return world
+
+
+@pytest.mark.parametrize("action", [HolderAction.ESCALATE, HolderAction.KILL])
+def test_a_suspended_task_keeps_what_it_has_and_waits_on(action: HolderAction) -> None:
+    world = two_people_one_gpu()
+    world.config = replace(world.config, stalled_action=action)
+    suspended(world)
+    assert (world.phase("L1"), world.phase("L2")) == ("held", "queued")
+    lease = world.state.leases["L1"]
+    assert display_state(world.state, lease) is DisplayState.SUSPENDED
+    assert world.of(ev.Suspended)
+    assert not world.of(ev.HeartbeatLost)
+    assert not world.of(ev.StallActed)
+    late = replace(world)
+    late.at += 3600
+    late.run(cmd.Tick(late.at, late.at - 3600))
+    assert late.state.leases["L1"].suspended, "the host slept meanwhile"
+    world.says("L1", cmd.Heartbeat)
+    assert not world.state.leases["L1"].stalled, "it was continued"
+
+
+def test_one_that_was_continued_and_gives_no_sign_of_life_is_stalled() -> None:
+    world = suspended(two_people_one_gpu())
+    suspended(world, frozenset())
+    lease = world.state.leases["L1"]
+    assert display_state(world.state, lease) is DisplayState.STALLED
+
+
+def test_a_suspended_task_with_nothing_on_its_gpu_keeps_it_while_nobody_waits() -> None:
+    world = two_people_one_gpu()
+    world.release("L2", "bob")
+    world.memory.clear()
+    suspended(world)
+    assert world.phase("L1") == "held"
+    world.request("bob", 3)
+    world.observe()
+    assert (world.phase("L1"), world.phase("L3")) == ("forgotten", "held")
 
 
 def test_a_reboot_ends_everything() -> None:

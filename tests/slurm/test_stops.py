@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -92,3 +93,31 @@ def test_whoever_was_suspended_has_and_waits_for_what_it_did(slurm: Slurm) -> No
     told = log.read_text()
     assert "stalled" not in told
     assert "heartbeat_lost" not in told
+
+
+@pytest.mark.long
+def test_a_job_that_was_suspended_alone_has_what_it_had(slurm: Slurm) -> None:
+    """The node manager is another job's, and sees that its processes are stopped."""
+    (slurm.folder / "srv/class").mkdir()
+    os.chown(slurm.folder / "srv/class", slurm.people["alice"], -1)
+    log = slurm.home("alice") / "node.log"
+    log.unlink(missing_ok=True)
+    socket = "/srv/class/node.sock"
+    options = ("--shared", f"--socket={socket}", "--Policy.heartbeat_timeout=1")
+    teacher = slurm.submit("alice", f"{node(*options)}\nwait", "--gpus=2", "--nodelist=n1")
+    slurm.until(lambda: (slurm.folder / socket[1:]).exists(), "the node manager listens")
+    lines = [
+        f"export JUPYTER_GPUSHARE_SOCKET={socket}",
+        f"exec {GPUSHARE} run --memory=20GiB -- sh -c '{HOLDS.replace('over', 'end')}'",
+    ]
+    student = slurm.submit("bob", "\n".join(lines), "--nodelist=n1")
+    slurm.says(student, "has")
+    slurm.ask("root", "scontrol", "suspend", student)
+    slurm.until(lambda: "lease.suspended" in log.read_text(), "it is seen to be suspended")
+    slurm.ask("root", "scontrol", "resume", student)
+    (slurm.home("bob") / "end").touch()
+    slurm.ends(student)
+    told = log.read_text()
+    assert "lease.stalled" not in told
+    assert "heartbeat_lost" not in told
+    slurm.ask("alice", "scancel", teacher)

@@ -251,6 +251,12 @@ def send(process: ProcessId, signal: signals.Signals) -> bool:
     return True
 
 
+def is_stopped(process: ProcessId) -> bool:
+    """Whether this very process is stopped, say by a batch system that suspended its job."""
+    stat = _read_stat(process.pid)
+    return stat is not None and stat.start_time == process.start_time and stat.state == b"T"
+
+
 class ProcessWatch:
     """The host's processes, as the manager watches and signals them.
 

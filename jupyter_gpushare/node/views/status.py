@@ -85,6 +85,7 @@ class DisplayState(Enum):
     ACTIVE = "active"
     IDLE = "idle"
     STALLED = "stalled"
+    SUSPENDED = "suspended"
     DRAINING = "draining"
     PARKING = "parking"
     PARKED = "parked"
@@ -156,7 +157,7 @@ def display_state(state: State, lease: Lease) -> DisplayState:
         )
         return DisplayState.DRAINING if drains else DisplayState.ENDED
     if lease.stalled:
-        return DisplayState.STALLED
+        return DisplayState.SUSPENDED if lease.suspended else DisplayState.STALLED
     if any(
         kind is FlagKind.OVER_LIMIT and process in lease.members
         for _gpu, process, kind in state.flags
@@ -643,7 +644,7 @@ class Sheet:
         """The next step against a stalled task; ``at`` is set while the time for it runs."""
         stall = lease.stall
         step = None if stall is None else stillness.following(lease, stall, self._config)
-        if step is None:
+        if step is None or lease.suspended:
             return None
         at = None if step.at is None else step.at + self._offset
         return {"next": step.action.value, "after": step.after, "at": at}

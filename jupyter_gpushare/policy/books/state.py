@@ -190,6 +190,11 @@ class Lease:
         return self.stall is not None
 
     @property
+    def suspended(self) -> bool:
+        """Whether it gives no sign of life only because its process is stopped."""
+        return self.stall is not None and self.stall.stopped
+
+    @property
     def is_task(self) -> bool:
         """Whether it counts as a task on its GPUs, and not as memory that one left there."""
         return not (self.has_residue or self.outlived)
@@ -320,13 +325,15 @@ class Stall:
 
     ``None``: it may have made progress, or no request waits for its memory. At the last look,
     ``looked_at``, its processes had used ``cpu`` seconds of processor time (``None``: unknown).
-    ``acted`` counts the steps taken against it since then (:mod:`..measure.stillness`).
+    ``acted`` counts the steps taken against it since then (:mod:`..measure.stillness`). While its
+    process is ``stopped`` it is suspended.
     """
 
     since: float | None = None
     cpu: float | None = None
     looked_at: float = 0.0
     acted: int = 0
+    stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

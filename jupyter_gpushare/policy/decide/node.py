@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from ..books import links
-from ..books.state import Lease
+from ..books.state import Lease, State
 from ..measure import following
 from ..measure.observe import observe, told_apart, unused, used_by_environment
 from ..recall import lifts, plan
 from ..say import texts
 from ..turns import arranging
 from ..words import commands as cmd, events as ev
+from ..words.config import PolicyConfig
 from ..words.model import (
     ClaimPhase,
     EndReason,
@@ -104,6 +105,8 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
     draft.emit(*plan.gave(draft.state, draft.config, command.at, seen_gpus))
     for name in tuple(draft.state.stalled):
         lease = draft.state.leases[name]
+        if lease.suspended and not draft.state.queue.waiting:
+            continue  # nobody wants what it cannot use now
         seen = {reading.uuid: reading for reading in command.readings}
         healthy = all(
             part.gpu in seen and seen[part.gpu].problem is None for part in lease.allocations
@@ -172,10 +175,7 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
         draft.emit(ev.DeadlinesExtended(draft.at, draft.at))
         rebuild.start(draft, forgot=False, rebooted=False)
     else:
-        silent = [
-            name for name, seen in draft.state.last_seen.items() if seen + timeout <= draft.at
-        ]
-        _silence(draft, sorted(silent))
+        _silence(draft, silent(draft.state, draft.config, draft.at), command.stopped)
     # A batch request that fits may wait for what was expected, and is not any more; a parked task
     # for the end of a move that nobody tells.
     batch = any(kind is PriorityClass.BATCH for kind, _environment in draft.state.queue.lanes)
@@ -218,13 +218,23 @@ def _set_granting(draft: Draft, command: cmd.SetGranting) -> Decision:
     return Done()
 
 
-def _silence(draft: Draft, names: Iterable[LeaseId]) -> None:
+def silent(state: State, config: PolicyConfig, at: float) -> list[LeaseId]:
+    """The tasks that gave no sign of life for too long."""
+    before = at - config.heartbeat_timeout
+    return sorted(name for name, seen in state.last_seen.items() if seen <= before)
+
+
+def _silence(draft: Draft, names: Iterable[LeaseId], stopped: Set[LeaseId]) -> None:
     left = False
     for name in names:
         lease = draft.state.leases[name]
         if lease.phase is LeasePhase.PARKED and lease.inherited_at is not None:
             # It waits for a keeper: that its processes live is sign enough.
             draft.emit(ev.HeartbeatSeen(draft.at, name))
+        elif name in stopped:
+            # It waits on, or keeps what it has, until it is continued.
+            told = ev.Suspended if lease.phase is LeasePhase.HELD else ev.HeartbeatSeen
+            draft.emit(told(draft.at, name))
         elif lease.phase in (LeasePhase.QUEUED, LeasePhase.PARKED):
             what = "waiting" if lease.phase is LeasePhase.QUEUED else "parked"
             draft.end(lease, EndReason.HEARTBEAT_LOST, f"the {what} task gave no sign of life")

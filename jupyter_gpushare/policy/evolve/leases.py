@@ -291,9 +291,15 @@ def _heartbeat_lost(state: State, event: ev.HeartbeatLost) -> State:
     return changed(state, event.lease, stall=Stall())
 
 
+@evolves(ev.Suspended)
+def _suspended(state: State, event: ev.Suspended) -> State:
+    state = replace(state, last_seen=drop(state.last_seen, event.lease))
+    return changed(state, event.lease, stall=Stall(stopped=True))
+
+
 @evolves(ev.StillnessMeasured)
 def _stillness_measured(state: State, event: ev.StillnessMeasured) -> State:
-    seen = Stall(event.since, event.cpu, event.at)
+    seen = Stall(event.since, event.cpu, event.at, stopped=event.stopped)
     if not event.stalled:
         return changed(state, event.lease, rests=seen)
     before = lease_of(state, event.lease).stall
@@ -321,7 +327,8 @@ def _stall_acted(state: State, event: ev.StallActed) -> State:
 def _deadlines_extended(state: State, event: ev.DeadlinesExtended) -> State:
     later = {lease: max(seen, event.until) for lease, seen in state.last_seen.items()}
     for name in state.stalled:
-        state = changed(state, name, stall=Stall())  # it was not looked at meanwhile
+        # It was not looked at meanwhile.
+        state = changed(state, name, stall=Stall(stopped=state.leases[name].suspended))
     return replace(state, last_seen=Map(later))
 
 

@@ -95,7 +95,8 @@ def look_at_stalled(
         began = at if stall.since is None else stall.since
         since = began if name in wanted else None
         cpu = None if seen is None else seen.cpu
-        yield ev.StillnessMeasured(at, name, since, cpu, stalled=True)
+        stopped = lease.suspended and (seen is None or seen.is_held)
+        yield ev.StillnessMeasured(at, name, since, cpu, stalled=True, stopped=stopped)
         acted = 0 if stall.since is None else stall.acted
         due = following(lease, Stall(since, cpu, at, acted), config)
         if due is not None and due.at is not None and due.at <= at:

@@ -458,6 +458,10 @@ class ProcessGone(Command):
 
 @dataclass(frozen=True, slots=True)
 class Tick(Command):
-    """Time passed. ``due`` is when this tick was meant to come: a late one means the host slept."""
+    """Time passed. ``due`` is when this tick was meant to come: a late one means the host slept.
+
+    Of the tasks that were silent for too long, ``stopped`` are those whose process is stopped.
+    """
 
     due: float
+    stopped: frozenset[LeaseId] = frozenset()

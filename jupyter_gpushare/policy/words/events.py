@@ -569,17 +569,24 @@ class HeartbeatLost(AboutLease):
     """No sign of life for the time-out: the lease is stalled."""
 
 
+@measured(log=info("lease.suspended", "lease"))
+class Suspended(AboutLease):
+    """No sign of life, because its process is stopped: a batch system suspended its job."""
+
+
 @measured(is_quiet=OneOf("stalled", {False: True}, False))
 class StillnessMeasured(AboutLease):
     """A task has computed nothing ``since`` (boot time); ``cpu`` seconds that it had computed.
 
-    A ``stalled`` task, or else a program. ``since`` is ``None`` where it computed, where that is
-    unknown, and where no request waits for a stalled task's memory.
+    A ``stalled`` task, whose process may be ``stopped``, or else a program. ``since`` is ``None``
+    where it computed, where that is unknown, and where no request waits for a stalled task's
+    memory.
     """
 
     since: float | None
     cpu: float | None
     stalled: bool
+    stopped: bool = False
 
 
 @measured()

@@ -767,7 +767,7 @@ export interface components {
                 next: "interrupt" | "kill";
             } | null;
             /** @enum {unknown} */
-            state: "queued" | "active" | "idle" | "stalled" | "draining" | "parking" | "parked" | "resuming" | "over_limit" | "ended";
+            state: "queued" | "active" | "idle" | "stalled" | "suspended" | "draining" | "parking" | "parked" | "resuming" | "over_limit" | "ended";
             /**
              * @description how it stands with its turn; null: it needs none
              * @enum {unknown}
