@@ -149,9 +149,15 @@ class Proxy:
     # -- life --------------------------------------------------------------------------
 
     async def start(self, host: str, port: int) -> None:
-        """Listen. Raises :class:`OSError`; `stop` it then, too."""
+        """Listen. Raises :class:`GpuShareError`; `stop` it then, too."""
         await self.runner.setup()
-        await web.TCPSite(self.runner, host, port).start()
+        try:
+            await web.TCPSite(self.runner, host, port).start()
+        except OSError as error:
+            raise GpuShareError(
+                f"Port {port} of {host} cannot be listened at: {error.strerror}. Choose another "
+                "with --port."
+            ) from error
 
     async def stop(self) -> None:
         """Listen no more; what is under way is broken off."""
@@ -213,9 +219,9 @@ class Proxy:
                 line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 request.transport.abort()
             raise asyncio.CancelledError from error
-        except (asyncio.CancelledError, ConnectionError):
+        except (asyncio.CancelledError, ConnectionError) as error:
             ends = "gone"
-            raise
+            raise asyncio.CancelledError from error  # to the library it would be an error of ours
         finally:
             self.counts[ends] += 1
 

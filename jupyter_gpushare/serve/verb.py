@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import re
 import shutil
@@ -110,16 +109,15 @@ class ServeApp(WithCommand):
     def run(self, arguments: list[str]) -> int:
         if not arguments:
             raise UsageError(f"serve what? {COMMAND} serve -- vllm serve MODEL --port {{port}}")
-        if shutil.which(arguments[0]) is None:
+        path = shutil.which(arguments[0])
+        if path is None:
             raise Refused(f"{arguments[0]} was not found, or is not executable.", "bad_request")
         if self.token and self.host not in _LOCAL:
             raise UsageError("without a token it can be for this host only: leave --host out")
         try:
             from .serving import Serving, Wanted
         except ModuleNotFoundError as error:
-            if error.name not in ("aiohttp", "multidict", "yarl"):
-                raise
-            raise Refused("It needs another package: pip install 'aiohttp>=3.12'") from error
+            raise Refused(f"serve needs {error.name}: pip install 'aiohttp>=3.12'") from error
         program = os.path.basename(arguments[0])
         wanted = Wanted(
             arguments,
@@ -127,7 +125,7 @@ class ServeApp(WithCommand):
                 "task": {
                     "name": (self.task_name or program)[:256],
                     "kind": "server",
-                    "path": os.path.abspath(shutil.which(arguments[0]) or "")[:4096],
+                    "path": os.path.abspath(path)[:4096],
                 },
                 "gpus": self.gpus,
                 **Ask(memory=self.memory).sizes,
@@ -156,7 +154,4 @@ class ServeApp(WithCommand):
         except UnsafePlace as error:
             raise Refused(str(error)) from error
         except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                words = f"Port {self.port} of {self.host} is taken: choose another with --port."
-                raise Refused(words) from error
-            raise Refused(f"{self.host}:{self.port}: {error.strerror or error}") from error
+            raise Refused(f"{arguments[0]}: {error.strerror or error}") from error

@@ -28,9 +28,10 @@ from support.modelserver import running
 
 from jupyter_gpushare.client.errors import GpuShareError
 from jupyter_gpushare.keeper.holding import say
+from jupyter_gpushare.serve import proxy
 from jupyter_gpushare.serve.adapters.base import Adapter
 from jupyter_gpushare.serve.gate import Bounds, Gate
-from jupyter_gpushare.serve.proxy import Proxy
+from jupyter_gpushare.serve.proxy import Proxy, passed_on
 from jupyter_gpushare.serve.token import fits
 from jupyter_gpushare.serve.upstream import Control, free_port
 
@@ -201,6 +202,24 @@ async def test_web_sockets_go_both_ways_and_end_alike(server: int) -> None:
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
             await it.client.ws_connect("/no-such")
         assert refused.value.status == 404
+
+
+async def test_who_hangs_up_as_the_answer_begins_is_no_error_of_ours(
+    server: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with front(server) as it:
+
+        def hangs_up(headers: Any) -> Any:
+            if "X-Answer" in headers:
+                for line in it.proxy.runner.server.connections:
+                    line.transport.abort()  # nobody has heard of it when the answer is begun
+            return passed_on(headers)
+
+        monkeypatch.setattr(proxy, "passed_on", hangs_up)
+        with pytest.raises(aiohttp.ClientError):
+            await it.client.post("/echo")  # a GET it would send again
+        await until(lambda: it.proxy.counts == {"gone": 1})
+    assert "Error handling request" not in caplog.text
 
 
 # -- who may ---------------------------------------------------------------------------------------

@@ -133,7 +133,10 @@ def serve(target: Any) -> None:
         except Exception as error:  # noqa: BLE001 - whatever a framework raises is the answer
             traceback.print_exc()
             answer = {"error": f"{name}: {type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer) + "\n")
+        try:
+            answers.write(json.dumps(answer) + "\n")
+        except BrokenPipeError:
+            os._exit(0)  # who asked has ended
 
 
 if __name__ == "__main__":
