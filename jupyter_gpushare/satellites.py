@@ -30,6 +30,7 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
 ENGINES: Final[Mapping[str, tuple[str, str]]] = {
     "slurm": ("engines.slurm.SlurmApp", "Have jobs of Slurm hold GPUs for the pool."),
     "slurm-job": ("engines.slurm.JobApp", "What such a job runs."),
+    "slurm-run": ("engines.inside.InsideApp", "Run a command in such a job, as a person."),
     "static": ("engines.static.StaticApp", "Hosts of your own, in service while wanted."),
 }
 

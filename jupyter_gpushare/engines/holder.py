@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -24,14 +25,16 @@ from typing import Any, Final
 
 from .._version import __version__
 from ..console.node import Node, NodeRefused, NodeSilent, whole_status
-from ..console.verb import Refused, UsageError, WithCommand, number, option
+from ..console.verb import Refused, UsageError, WithCommand, flag, number, option
 from ..daemon.membership import POOL_DIRECTORY, BadMembership, Membership, ask
 from ..pool import joining
-from ..protocol.messages import Method
+from ..protocol.messages import LONGEST_SINCE, Method
 from ..protocol.privateplace import UnsafePlace
 from ..protocol.times import parse_duration
 from . import letters
 
+#: By which people's servers come to be processes of the job.
+DOOR: Final = "jupyter_gpushare.starts.door"
 #: Seconds between two looks: while nothing happens, and while it ends.
 _LOOK: Final = 2.0
 _LOOK_AT_END: Final = 0.5
@@ -53,6 +56,7 @@ class HolderVerb(WithCommand):
 
     folder = option("", "The folder of the letters.")
     sockets = option("", "The folder of the sockets. Left out: only this user may connect.")
+    door = flag("People's servers start here, beside the node manager. Only root can.")
     port = option(0, "The node manager's port for the pool. 0: any.", read=number(0, 65535))
     notice = option(
         600.0, "How long before the end nothing new begins and people are told.", parse_duration
@@ -112,6 +116,10 @@ class HolderVerb(WithCommand):
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         print(f"{name} joined the pool; its socket is {place}.", flush=True)
         try:
+            if self.door:
+                # It ends with the job, as all does that it started.
+                door = place.removesuffix("sock") + "door"
+                subprocess.Popen([sys.executable, "-m", DOOR, "open", door])
             return self._until_the_end(node, place)
         finally:
             node.send_signal(signal.SIGINT)
@@ -170,10 +178,18 @@ class HolderVerb(WithCommand):
                     drained = why
                     left = _left(there, why if seconds <= min(_LAST, notice / 3) else "")
             if not left or seconds <= 0:
+                self._keep_usage(place)
                 print(*(f"{one} still has memory there." for one in left), sep="\n", flush=True)
                 return 1 if left else 0
             time.sleep(_LOOK_AT_END if seconds <= notice + _LOOK else _LOOK)
         raise Refused("The node manager has ended; what it said is above.")
+
+    def _keep_usage(self, place: str) -> None:
+        """Whose GPU-hours these were: the node manager's ledger ends with the job."""
+        with contextlib.suppress(NodeSilent), self._at(place) as there:
+            told = there.call(Method.USAGE, since=LONGEST_SINCE)
+            kept = Path(self.folder, f"{self.piece().split()[-1]}.usage.json")
+            kept.write_text(json.dumps(told), encoding="utf-8")
 
     def _at(self, place: str) -> Node:
         """The node manager. Raises `NodeSilent`, and `Refused` where we may not command it."""

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from jupyter_core.paths import jupyter_data_dir
 
-from ..console.verb import Refused, UsageError, WithCommand, number, option, options
+from ..console.verb import Refused, UsageError, WithCommand, flag, number, option, options
 from ..protocol.privateplace import UnsafePlace, make_private
 from ..protocol.sizes import MOST_GPUS
 from ..protocol.times import parse_duration
@@ -34,7 +34,7 @@ _PATIENCE: Final = 60.0
 #: Slurm's own default for the time between SIGTERM and SIGKILL.
 _KILL_WAIT: Final = 30.0
 #: What goes along into a job: none of these is secret.
-_KEPT: Final = (
+KEPT: Final = (
     *("HOME", "USER", "LOGNAME", "PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "SLURM_CONF"),
     *("JUPYTER_CONFIG_DIR", "JUPYTER_CONFIG_PATH", "JUPYTER_DATA_DIR"),
 )
@@ -155,11 +155,17 @@ class SlurmApp(KeepingVerb, WithCommand):
         """Folder of yours for the sockets, HOST.sock, which others may enter but not write. Left
         out: only your own processes can use the GPUs.""",
     )
+    servers = flag(
+        """People's servers start inside the jobs, by `pool slurm-run`: needed where Slurm keeps
+        GPUs from other jobs (ConstrainDevices=yes). Only root can."""
+    )
     port = option(0, "Port of the node managers. 0: any free one.", read=number(0, 65535))
 
     def run(self, arguments: list[str]) -> int:
         if not re.fullmatch(r"[\w.-]{1,64}", self.title):
             raise UsageError("--job-name has letters, digits, dots, dashes and underscores only")
+        if self.servers and (os.geteuid() != 0 or not self.sockets):
+            raise UsageError("--servers needs --sockets, and root, who starts them as their people")
         folder = Path(self.folder or Path(jupyter_data_dir(), "gpushare-slurm")).absolute()
         try:
             make_private(str(folder))
@@ -169,7 +175,7 @@ class SlurmApp(KeepingVerb, WithCommand):
         return self.keep(engine, self.gpus)
 
     def _options(self, folder: Path) -> list[str]:
-        kept = ",".join(name for name in _KEPT if name in os.environ)
+        kept = ",".join(name for name in KEPT if name in os.environ)
         return [
             f"--job-name={self.title}",
             *([f"--partition={self.partition}"] if self.partition else ()),
@@ -188,6 +194,7 @@ class SlurmApp(KeepingVerb, WithCommand):
         words += [f"--folder={folder}", f"--grace={_kill_wait()}", f"--port={self.port}"]
         words += [f"--notice={min(self.notice, self.time / 4)}"]
         words += [f"--sockets={self.sockets}"] if self.sockets else []
+        words += ["--door"] if self.servers else []
         return f"#!/bin/sh\nexec {shlex.join([*words, '--', *node])}\n"
 
 

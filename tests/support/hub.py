@@ -213,10 +213,11 @@ class Person(HasServer):
         answer = self.hub.api.post(path)
         assert answer.status_code in (201, 202, 400), answer.text
         wait_for(
-            lambda: self._is_ready(server), 90, f"{self.name}'s server; log:\n{self.hub.tail()}"
+            lambda: self.is_ready(server), 90, f"{self.name}'s server; log:\n{self.hub.tail()}"
         )
 
-    def _is_ready(self, server: str) -> bool:
+    def is_ready(self, server: str = "") -> bool:
+        """Whether the proxy shows it."""
         model = self.hub.api.get(f"users/{self.name}").json()
         return bool(model.get("servers", {}).get(server, {}).get("ready"))
 

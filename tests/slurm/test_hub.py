@@ -1,0 +1,92 @@
+"""A real JupyterHub starts people's servers on hosts that a real Slurm's jobs hold for its pool."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import CalledProcessError
+
+import pytest
+from support.hosts import NoHosts
+from support.hub import needs_hub
+from support.jupyter import wait_for
+from support.slurm import Slurm
+from support.slurmhub import SlurmHub
+
+pytestmark = [pytest.mark.long, needs_hub]
+
+PAGE = Path(__file__).parents[2] / "docs/how-to/hub-on-slurm.md"
+#: The page's two configurations: servers as jobs of their own, and as programs of the holder's.
+OWN_JOBS, INSIDE = (
+    textwrap.dedent(block)
+    for block in re.findall(r"^ *```python\n(.*?)^ *```", PAGE.read_text("utf-8"), re.DOTALL | re.M)
+)
+GET = "from jupyter_gpushare.client import request; request(gpus={}); x = 41; print('has', x)"
+WHERE = "import os; print(os.uname().nodename)"
+
+
+def test_servers_are_jobs_of_their_own_where_the_pool_says_and_outlive_the_holder(
+    slurm: Slurm,
+) -> None:
+    with SlurmHub(slurm, OWN_JOBS) as hub:
+        hub.keep("--min=2", "--max=2")
+        hub.comes("n2")
+        hub.comes("n1")
+        alice = hub.serves("alice").start_kernel()
+        first = alice.run(WHERE).strip()
+        assert "has 41" in alice.run(GET.format(2))
+        own = alice.run("print(os.environ['SLURM_JOB_ID'])").strip()
+        assert slurm.job(own)["UserId"].startswith("alice(")
+        assert "gres" not in slurm.job(own).get("TresPerNode", "")
+        # That host has no GPU left, so the pool ranks the other one first.
+        bob = hub.serves("bob").start_kernel()
+        assert {first, bob.run(WHERE).strip()} == {"n1", "n2"}
+        holder = hub.comes(first)
+        slurm.ask("root", "scancel", holder)
+        hub.comes(first, but=holder)
+        assert "has 42" in alice.run("request(gpus=2); print('has', x + 1)")
+        assert slurm.state(own) == "RUNNING"
+
+
+@pytest.fixture(scope="module")
+def walled() -> Iterator[Slurm]:
+    try:
+        with Slurm(hosts=("n1",), constrain=True) as running:
+            yield running
+    except NoHosts as why:
+        pytest.skip(f"No Slurm with ConstrainDevices=yes can run here: {why}.")
+
+
+def test_servers_inside_the_holder_can_open_its_gpus_only_and_end_with_it(walled: Slurm) -> None:
+    opens = f"""
+kept = open("{walled.folder}/dev/nvidia0")
+try:
+    open("{walled.folder}/dev/nvidia1")
+except OSError as error:
+    print(error.strerror, os.getuid(), open("/proc/self/cgroup").read(), *os.environ)
+"""
+    with SlurmHub(walled, INSIDE) as hub:
+        hub.keep("--servers", "--max=1", gpus=1)
+        holder = hub.comes("n1")
+        alice = hub.serves("alice")
+        kernel = alice.start_kernel()
+        assert "has 41" in kernel.run("import os; " + GET.format(1))
+        told = kernel.run(opens)
+        assert told.startswith(f"Operation not permitted {walled.people['alice']} ")
+        assert f"/job_{holder}/" in told
+        assert "SLURM_JOB" not in told
+        # Nothing of the Hub's environment comes along into the job.
+        environ = hub.inside("n1", "alice", "env", secret="of-the-hubs-proxy")
+        assert "of-the-hubs-proxy" not in environ
+        # The Hub hears that the server has ended with its job, and starts it in the next one.
+        walled.ask("root", "scancel", holder)
+        hub.comes("n1", but=holder)
+        wait_for(lambda: not alice.is_ready(), 60, "the Hub knows that it has ended")
+        alice.start_server()
+        assert "has 41" in alice.start_kernel().run("import os; " + GET.format(1))
+        assert hub.inside("n1", "alice", "id", "-un") == "alice\n"
+        with pytest.raises(CalledProcessError) as gone:
+            hub.inside("n2", "alice", "id")
+        assert gone.value.returncode == 69
