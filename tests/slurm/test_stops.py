@@ -34,6 +34,13 @@ print("done", flush=True)
 """
 
 
+#: As an ``import torch`` would, which takes long.
+JOINS = """
+from jupyter_gpushare.client.acquire import broker
+broker().getting.ensure("a test")
+"""
+
+
 def node(*options: str) -> str:
     """Starts a node manager in the background, for as long as the shell lives."""
     words = " ".join(options)
@@ -60,6 +67,23 @@ def test_a_job_that_is_preempted_saves_and_goes_on_when_it_starts_again(slurm: S
         assert [line for line in told if line.startswith("from")] == ["from 0", f"from {saved}"]
         assert told[-1] == "done"
         assert slurm.job(job)["Restarts"] == "1"
+
+
+@pytest.mark.long
+def test_a_job_that_made_way_for_a_person_is_started_again_by_requeueexit(slurm: Slurm) -> None:
+    (slurm.home("alice") / "asked.py").write_text(JOINS + TRAINING)
+    run = f"{GPUSHARE} run --memory=20GiB"
+    script = f"{node('--Policy.stop_after=0.2')}\nexec {run} --class=batch -- python asked.py"
+    job = slurm.submit("alice", script, "--requeue", "--gpus=1")
+    slurm.says(job, "from 0")
+    # It ends with the job, and may have its GPU before that.
+    asks = f"srun --jobid={job} --overlap --gpus=0 {run} --class=interactive -- true"
+    slurm.ask("alice", *asks.split(), check=False)
+    slurm.ends(job)
+    told = slurm.out(job)
+    (saved,) = [line.split()[1] for line in told.splitlines() if line.startswith("saved")]
+    assert f"from {saved}\ndone" in told
+    assert slurm.job(job)["Restarts"] == "1"
 
 
 #: Holds its lease until the test has it end.
