@@ -27,6 +27,7 @@ from typing import Any, Final
 from .. import __version__
 from .._boot import FRAMEWORKS
 from ..console.node import NodeRefused, NodeSilent, connect
+from ..figures import counted
 from ..protocol import names, said
 from ..protocol.address import (
     AWAY_FOR,
@@ -320,9 +321,9 @@ def node_manager(environ: Mapping[str, str]) -> Generator[Check, None, dict[str,
             f"Start it: {start}.{_or_clear(found)}",
         )
         return None
-    node = status["node"]
-    kind = "simulated GPUs" if node["simulated"] else "GPUs"
-    text = f"{node['name']} at {found.path}{said_by}: {len(status['gpus'])} {kind}"
+    node, now, quota = status["node"], status["node"]["time"], status["quota"]
+    kind = "simulated GPU" if node["simulated"] else "GPU"
+    text = f"{node['name']} at {found.path}{said_by}: {counted(len(status['gpus']), kind)}"
     yield ok("node manager", text)
     if node["version"] == __version__:
         yield ok("versions", f"node manager and this package are both {__version__}")
@@ -333,14 +334,11 @@ def node_manager(environ: Mapping[str, str]) -> Generator[Check, None, dict[str,
             f" protocol {hello.get('protocol')}.{_lacks(hello)}",
             "Restart whichever is older after upgrading it.",
         )
-    role = " (an administrator)" if status["admin"] else ""
-    yield ok("identity", f"the node manager knows you as {status['environment']}{role}")
-    now, quota = node["time"], status["quota"]
+    yield ok("identity", said.first(status, "you", now))
     told = (said.first(quota, about, now) for about in ("quota", "source", "held"))
     advice = [*_told(quota, _OF_QUOTA, now)]
     yield from advice or [ok("quota", "{} ({}); {} held".format(*told))]
-    preset = node.get("preset")
-    yield ok("preset", preset["text"] if preset else _NO_PRESET)
+    yield ok("preset", said.first(status, "preset", now) or _NO_PRESET)
     yield from _told(status, _OF_NODE, now)
     if "walls" not in node:
         yield ok("walls", "none: a program without a lease can open any GPU (docs/how-to/walls.md)")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from ..console.node import connect
 from ..console.verb import Refused, Verb, option
 from ..protocol.messages import Method
+from ..protocol.periods import day_names, zone_name
 from ..protocol.tables import table
 from ..protocol.times import parse_duration
 from ..satellites import Part, take
@@ -86,10 +87,13 @@ class UsageApp(Verb):
                 days=days,
                 environment=self.environment or None,
             )
-        told, zone = [], timezone(timedelta(seconds=answer.get("utc_offset", 0.0)))
+        told, offset = [], answer.get("utc_offset", 0.0)
         for own in (answer, *answer.get("servers", ())):
+            names = day_names((day["start"] for day in own["days"]), offset)
+            rows = [(n, *_figures(day)) for n, day in zip(names, own["days"], strict=True)]
+            zone = zone_name(offset)
             told.append(f"{own['environment']}, days in {zone}, the node's time zone:")
-            told.append(table(("DAY", *_FIGURES), [_day(day, zone) for day in own["days"]]))
+            told.append(table(("DAY", *_FIGURES), rows))
         return self.say(answer, "\n".join(told))
 
 
@@ -97,12 +101,6 @@ _FIGURES: Final = (
     *("GPU-HOURS HELD", "GPU-HOURS BUSY", "BUSY %"),
     *("CHARGED", "GIB-HOURS", "LEASES"),
 )
-
-
-def _day(day: Mapping[str, Any], zone: timezone) -> tuple[Any, ...]:
-    # Noon is on the same day whichever way the clocks were changed meanwhile.
-    noon = datetime.fromtimestamp(day["start"] + 43200, zone)
-    return noon.strftime("%Y-%m-%d"), *_figures(day)
 
 
 def _figures(row: Mapping[str, Any], before: str = "") -> tuple[Any, ...]:

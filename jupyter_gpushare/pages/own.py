@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 from jupyter_gpushare.figures import format_duration
@@ -11,6 +10,7 @@ from jupyter_gpushare.link import wishes
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.protocol.calls import DailyUsageParams, PinParams
 from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.periods import day_names, zone_name
 
 from . import hosts, views
 from .asking import Refusal, refusals
@@ -53,7 +53,10 @@ class UserHandler(PageHandler):
         answers = await self.every_node(Method.USAGE_DAILY, days=DAYS)
         told = [answer.document for answer in answers if answer.document is not None]
         offset = offset_of(told[0] if told else {})
-        names, zone = day_names(told, offset) if told else [], zone_name(offset)
+        names, zone = (
+            day_names((day["start"] for day in told[0]["days"]), offset) if told else [],
+            zone_name(offset),
+        )
         return {
             "days": views.days_view(told, names, zone) if told else None,
             "servers": views.server_days(told, names, zone),
@@ -89,19 +92,6 @@ def own_view(
 def offset_of(document: Mapping[str, Any], asked: float | None = None) -> float:
     """Seconds by which the clocks of a document's days are ahead of UTC's."""
     return float(document.get("utc_offset", asked or 0.0))
-
-
-def day_names(documents: Sequence[Mapping[str, Any]], offset: float) -> list[str]:
-    """``2026-11-21``: the local days of the first document."""
-    # Noon is on the same day whichever way a clock was changed meanwhile.
-    zone = timezone(timedelta(seconds=offset))
-    starts = [day["start"] for day in documents[0]["days"]]
-    return [f"{datetime.fromtimestamp(start + 43200, zone):%Y-%m-%d}" for start in starts]
-
-
-def zone_name(offset: float) -> str:
-    """``UTC``, ``UTC+01:00``."""
-    return str(timezone(timedelta(seconds=round(offset / 60) * 60))) if offset else "UTC"
 
 
 class LeaseFormHandler(PageHandler):
@@ -156,7 +146,9 @@ class UsageCsvHandler(CsvHandler):
             if answer.document is None:
                 raise Refusal(NodeProblem("unavailable", f"{answer.node}: {answer.problem}"))
             document = answer.document
-            names = day_names([document], offset_of(document, offset))
+            names = day_names(
+                (day["start"] for day in document["days"]), offset_of(document, offset)
+            )
             for own in (document, *document.get("servers", ())):
                 for name, day in zip(names, own["days"], strict=True):
                     rows.append(

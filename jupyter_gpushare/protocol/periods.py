@@ -7,7 +7,8 @@ goes on until an administrator names the next one. The node manager knows the ti
 from __future__ import annotations
 
 import re
-from datetime import date, timedelta
+from collections.abc import Iterable
+from datetime import date, datetime, timedelta, timezone
 from typing import Any, Final
 
 WEEK: Final = "week"
@@ -47,3 +48,15 @@ def next_first_day(period: str, today: date) -> date | None:
     if period != MONTH:
         return None
     return (first_day(period, today) + timedelta(days=32)).replace(day=1)
+
+
+def day_names(starts: Iterable[float], offset: float) -> list[str]:
+    """``2026-11-21``: the days that began then, by clocks ``offset`` seconds ahead of UTC's."""
+    # Noon is on the same day whichever way a clock was changed meanwhile.
+    zone = timezone(timedelta(seconds=offset))
+    return [f"{datetime.fromtimestamp(start + 43200, zone):%Y-%m-%d}" for start in starts]
+
+
+def zone_name(offset: float) -> str:
+    """``UTC``, ``UTC+01:00``."""
+    return str(timezone(timedelta(seconds=round(offset / 60) * 60))) if offset else "UTC"

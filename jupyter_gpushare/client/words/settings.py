@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ...figures import counted, format_size
@@ -26,6 +27,7 @@ from ...protocol.sizes import (
     parse_memory,
     parse_size,
 )
+from ...protocol.words import parse_switch, parse_word
 
 T = TypeVar("T")
 
@@ -130,20 +132,6 @@ class Settings(NamedTuple):
     complaints: tuple[str, ...] = ()
 
 
-def parse_class(text: Any) -> str:
-    """A priority class. Raises :class:`ValueError`."""
-    if text not in ("interactive", "batch"):
-        raise ValueError("it is not a priority class: write interactive or batch.")
-    return str(text)
-
-
-def parse_reserve(text: Any) -> str:
-    """How much to reserve where no memory is named. Raises :class:`ValueError`."""
-    if text not in RESERVES:
-        raise ValueError("it is none of whole, quota and estimate.")
-    return str(text)
-
-
 def read_settings(
     environ: Mapping[str, str], traits: Settings | None = None, notebook: Notebook | None = None
 ) -> Settings:
@@ -190,7 +178,6 @@ def _parser(bounds: tuple[Any, ...], weaker: Any) -> Callable[[Any], Any]:
 
     def parse(text: Any) -> Any:
         from ...protocol.times import parse_duration
-        from ...protocol.words import parse_switch, parse_word
 
         if isinstance(weaker, bool):
             return parse_switch(text)
@@ -214,11 +201,11 @@ _FIELDS: Final = {"class": "priority_class"}
 PARTS: Final[dict[str, Callable[[Any], Any]]] = {
     "gpus": parse_gpus,
     "memory": parse_memory,
-    "priority_class": parse_class,
+    "priority_class": partial(parse_word, words=("interactive", "batch")),
     "persistent": parse_size,
     "temporary": parse_size,
     "turn_offset": parse_size,
-    "reserve": parse_reserve,
+    "reserve": partial(parse_word, words=RESERVES),
 }
 
 
