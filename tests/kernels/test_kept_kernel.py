@@ -294,9 +294,11 @@ def test_a_kernel_of_r_too(shared_stage: Stage, r: str, tmp_path: Path) -> None:
         with bob_has_it(stage):
             stage.until_state("alice", "parked")
             assert prints(kernel, "cat(6 * 7)") == "42"
-            shown = kernel.start("Sys.sleep(120)")
+            shown = kernel.start("cat('asleep\\n')\nSys.sleep(120)")
             waits(stage, kernel)
-            kernel.interrupt()  # its code runs, and hears it
+            # Its code runs, and hears it. R ends where it is interrupted before its code runs.
+            until(lambda: kernel.pump() or "asleep" in shown.stream(), "its code runs")
+            kernel.interrupt()
             kernel.finish(shown)
             until(lambda: not stage.root.call(Method.STATUS)["queue"], "nobody waits")
             shown = kernel.start("cat(read())")

@@ -97,6 +97,13 @@ def test_who_overruns_is_told_of_and_bars_nobody() -> None:
     assert phase(at, bob) != "waits"
     at.end_step(alice)
     assert at.state.taker(alice.lease).overran, "for the future, too"
+    # She takes turns again, and a node manager that reads so from its ledger starts.
+    given = at.of(ev.TurnGiven)
+    while at.of(ev.TurnGiven) == given or at.of(ev.TurnGiven)[-1].lease != alice.lease:
+        at.train(bob, 1)
+        at.second()
+        assert at.at < 1000.0, "she has no turn again"
+    assert at.recorded is not None
 
 
 def test_patience_ends_with_a_lower_limit() -> None:

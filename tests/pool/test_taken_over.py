@@ -64,7 +64,7 @@ class Evil:
 
     async def _talk(self, lines: asyncio.StreamReader, wire: asyncio.StreamWriter) -> None:
         floods: list[asyncio.Task[None]] = []
-        with contextlib.suppress(OSError, ValueError):
+        try:
             while line := await lines.readline():
                 call = json.loads(line)
                 self.heard.append(call)
@@ -75,9 +75,12 @@ class Evil:
                             wire.write(self._line(id=9000 + number, method=method, params=params))
                         wire.write(self._line(method="report", params={**REPORT, "at": 101.0}))
                         floods.append(asyncio.create_task(self._flood(wire)))
-        for flood in floods:
-            flood.cancel()
-        wire.close()
+        except (OSError, ValueError):
+            pass  # the pool hung up
+        finally:
+            for flood in floods:
+                flood.cancel()
+            wire.transport.abort()
 
     async def _flood(self, wire: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):

@@ -150,6 +150,11 @@ def durable(state: State) -> dict[str, Any]:
     }
 
 
+#: The ledger has no word of moved turns, of what was measured as a loan came, and of limits that
+#: follow measurements; the next snapshot has.
+NOT_RECORDED = {"turns", "locks", "loans", "limits", "returns", "peaks", "bounds"}
+
+
 def _rounded(request: Request) -> Request:
     lasts = None if request.lasts is None else round(request.lasts, 3)
     return replace(request, lasts=lasts)
@@ -184,6 +189,9 @@ class World:
     state: State = field(default_factory=State)
     #: The last state that was looked at: the same one need not be looked at again.
     checked: State | None = None
+    #: What the ledger's records give so far, without a snapshot; ``None`` where a test has put
+    #: another state in the place of the last one.
+    recorded: State | None = field(default_factory=State)
     #: How many there were, and the kinds of events. A restart is tried from the first states, after
     #: the first event of a kind, and later from some.
     states: int = 0
@@ -228,9 +236,13 @@ class World:
 
     def run(self, command: cmd.Command) -> core.Decision:
         before = self.state
+        if before is not self.checked and self.checked is not None:
+            self.recorded = None
         result = core.step(before, command, self.config)
         after = before
         for event in result.events:
+            if event.DURABLE and self.recorded is not None:
+                self.recorded = core.evolve(self.recorded, event)
             self.before_event(after, event)
             if is_asked_back(event):
                 self.idle_long_enough(after, event)
@@ -276,6 +288,8 @@ class World:
             self.kinds |= news
             if news or self.states < 50 or self.chance.random() < 0.01:
                 replayed(result.state)
+                if self.recorded is not None:
+                    self.reads_its_records(self.recorded, result.state)
             for name in result.state.queue.waiting:
                 lease = result.state.leases[name]
                 told = lacks_gpus(result.state, lease)
@@ -382,6 +396,14 @@ class World:
         """The state that a node manager has which was killed and started again."""
         start = cmd.Start(self.at, BOOT, (gpu(0),))
         return core.step(replayed(self.state), start, self.config).state
+
+    def reads_its_records(self, recorded: State, state: State) -> None:
+        """A node manager may be killed before it has made a snapshot."""
+        core.check(recorded)
+        before = durable(state)
+        for what, part in durable(recorded).items():
+            if what not in NOT_RECORDED:
+                assert part == before[what], f"the ledger's records forget {what}"
 
     def before_event(self, before: State, event: ev.Event) -> None:
         """For worlds that know more: what must hold when ``event`` happens."""

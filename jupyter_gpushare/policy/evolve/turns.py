@@ -140,8 +140,11 @@ def turn_given(state: State, event: ev.TurnGiven) -> State:
         if turn.phase is TurnPhase.HOLDS and set(turn.gpus) & set(event.gpus):
             state = no_turn(state, other, event.at)
     known = _so_far(state, event.lease, event.at)
-    if event.lease in state.turns:
-        move(TURN_MOVES, known.phase, TurnPhase.HOLDS, f"turn of {event.lease}")
+    if event.lease in state.turns and known.phase is not TurnPhase.WAITS:
+        # So it is only when the ledger is read: the task has asked since it overran, or had its
+        # turn on another GPU. Without this its node manager would not start.
+        state = _turn_phase(state, event.lease, TurnPhase.WAITS, event.at)
+        known = _so_far(state, event.lease, event.at)
     wants = event.at if known.wants is None else known.wants
     state = replace(_stays(state, event.lease), asks=state.asks + 1)
     kept = None
