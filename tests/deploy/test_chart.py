@@ -162,6 +162,9 @@ def test_no_container_may_more_than_it_needs() -> None:
 
 
 def test_only_the_pool_sees_the_authoritys_key() -> None:
+    for pod in pods(objects({})).values():
+        for volume in pod.get("volumes", ()):
+            assert not volume.get("secret", {}).get("defaultMode", 0) & 0o007
     seen = {
         name: {one["secret"]["secretName"] for one in pod.get("volumes", ()) if "secret" in one}
         for name, pod in pods(objects({})).items()
@@ -220,6 +223,38 @@ def test_the_network_is_open_where_somebody_calls_and_nowhere_else() -> None:
     assert pool["egress"] == {53, 8081, listens["gpushare-node"]["pool"]}
     alone = objects(CASES["no-pool"])
     assert _policy(alone, "gpushare-node") == {"ingress": {"metrics"}, "egress": {53, 8081}}
+
+
+@pytest.mark.parametrize(("values", "port"), [({}, 10205), (CASES["all"], 20205)])
+def test_a_node_listens_where_the_pool_calls_it(values: dict[str, Any], port: int) -> None:
+    """At the node's own address, which stays when the pod is replaced."""
+    of = objects(values)
+    name = next(name for kind, name in of if kind == "ConfigMap" and name.endswith("-node"))
+    pod = pods(of)[name]
+    told = json.loads(of["ConfigMap", name]["data"]["jupyter_gpushare_node_config.json"])
+    (listens,) = (one for one in pod["containers"][0]["ports"] if one["name"] == "pool")
+    assert told["NodeManagerApp"]["pool_listen"] == f"0.0.0.0:{listens['containerPort']}"
+    assert listens["hostPort"] == port
+    (join,) = pod["initContainers"]
+    assert f'--address="$HOST_IP" --port={port} ' in join["command"][-1]
+    fields = {one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] for one in join["env"]}
+    assert fields == {"NODE_NAME": "spec.nodeName", "HOST_IP": "status.hostIP"}
+
+
+def test_a_holder_claims_all_gpus_of_its_node_where_node_managers_are() -> None:
+    for case in ("claim", "all"):
+        of = objects(CASES[case])
+        (claims,) = (one for (kind, _name), one in of.items() if kind == "ResourceClaimTemplate")
+        (request,) = claims["spec"]["spec"]["devices"]["requests"]
+        assert request["exactly"]["allocationMode"] == "All"
+        node, holder = (
+            next(pod for name, pod in pods(of).items() if name.endswith(part))
+            for part in ("-node", "-holder")
+        )
+        (container,) = holder["containers"]
+        assert container["resources"]["claims"] == [{"name": "gpus"}]
+        for part in ("nodeSelector", "affinity", "tolerations"):
+            assert holder.get(part) == node.get(part)
 
 
 # -- from one version to the next ------------------------------------------------------------------
