@@ -225,8 +225,7 @@ class KeptTree:
 
     def objection(self, gpus: Sequence[str], seen: Sequence[SeenGpu]) -> str | None:
         """Why a checkpoint of it is dangerous or impossible."""
-        started = self.started
-        if started is None:
+        if (started := self.started) is None:
             return _ENDED.message
         found = safety.objections(gpus, seen, os.environ, pid=started.root.pid, tree=True)
         return next(found, None)

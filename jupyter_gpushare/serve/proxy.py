@@ -270,14 +270,11 @@ class Proxy:
     async def _relay(self, request: web.BaseRequest) -> web.StreamResponse:
         """A WebSocket: messages, pings and the end go both ways."""
         asked = request.headers.get("Sec-WebSocket-Protocol", "")
-        headers = self._forwarded(request)
-        for name in {name for name in headers if name.lower().startswith(_HANDSHAKE)}:
-            del headers[name]
         try:
             server = await self._session.ws_connect(
                 self._url(request),
                 protocols=[name.strip() for name in asked.split(",") if name.strip()],
-                headers=headers,
+                headers=self._forwarded(request),
                 autoping=False,
                 autoclose=False,
                 max_msg_size=_MESSAGE,
@@ -288,9 +285,8 @@ class Proxy:
             raise Problem("answered", status, "no_web_socket", words) from error
         except (ClientError, OSError) as error:
             raise lost(f"The server did not answer: {error}") from error
-        chosen = (server.protocol,) if server.protocol else ()
         client = web.WebSocketResponse(
-            protocols=chosen,
+            protocols=(server.protocol,) if server.protocol else (),
             autoping=False,
             autoclose=False,
             max_msg_size=_MESSAGE,
@@ -491,16 +487,16 @@ async def _hand_on(
     source: Socket, sink: Socket, code: int, ends: list[tuple[Socket, bool]]
 ) -> None:
     """Pass messages on until ``source`` ends, and say so; by ``code`` if it was not by its own."""
+    passes: Mapping[WSMsgType, Callable[[Any], Awaitable[None]]] = {
+        WSMsgType.TEXT: sink.send_str,
+        WSMsgType.BINARY: sink.send_bytes,
+        WSMsgType.PING: sink.ping,
+        WSMsgType.PONG: sink.pong,
+    }
     while True:
         message: WSMessage = await source.receive()
-        if message.type is WSMsgType.TEXT:
-            await sink.send_str(message.data)
-        elif message.type is WSMsgType.BINARY:
-            await sink.send_bytes(message.data)
-        elif message.type is WSMsgType.PING:
-            await sink.ping(message.data)
-        elif message.type is WSMsgType.PONG:
-            await sink.pong(message.data)
+        if message.type in passes:
+            await passes[message.type](message.data)
         else:
             well = message.type is WSMsgType.CLOSE
             ends.append((source, well))
@@ -511,9 +507,11 @@ async def _hand_on(
 
 def passed_on(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     """The headers without those that are between two ends of one connection."""
-    named = {name.strip().lower() for name in headers.get("Connection", "").split(",")}
+    hop = HOP | {name.strip().lower() for name in headers.get("Connection", "").split(",")}
     return CIMultiDict(
-        (name, value) for name, value in headers.items() if name.lower() not in HOP | named
+        (name, value)
+        for name, value in headers.items()
+        if name.lower() not in hop and not name.lower().startswith(_HANDSHAKE)
     )
 
 

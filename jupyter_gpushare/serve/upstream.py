@@ -57,17 +57,19 @@ class Answer(NamedTuple):
         return document if isinstance(document, dict) else {}
 
 
-class _Unix(http.client.HTTPConnection):
-    """A connection to a Unix socket."""
+class _Line(http.client.HTTPConnection):
+    """A connection to a port, or to a Unix socket."""
 
-    def __init__(self, path: str, timeout: float) -> None:
-        super().__init__(HOST, timeout=timeout)
+    def __init__(self, port: int, path: str, timeout: float) -> None:
+        super().__init__(HOST, port, timeout=timeout)
         self._path = path
 
     def connect(self) -> None:
+        if not self._path:
+            return super().connect()
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
+        return self.sock.connect(self._path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +86,13 @@ class Control:
         """Where it is."""
         return f"http://{HOST}" if self.socket else f"http://{HOST}:{self.port}"
 
-    def _line(self, patience: float) -> http.client.HTTPConnection:
-        if self.socket:
-            return _Unix(self.socket, patience)
-        return http.client.HTTPConnection(HOST, self.port, timeout=patience)
-
     def call(self, method: str, path: str, body: Any = None, *, patience: float = _LONG) -> Answer:
         """The answer, whatever it is. Raises `ControlFailed` where none came."""
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         sent = None if body is None else json.dumps(body).encode()
         if sent is not None:
             headers["Content-Type"] = "application/json"
-        line = self._line(patience)
+        line = _Line(self.port, self.socket, patience)
         try:
             line.request(method, path, sent, headers)
             answer = line.getresponse()
