@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..client.adapters.parkers.base import Parker
 from ..client.errors import GpuShareError
 from ..client.memory.bystanders import Bystanders
 from ..client.memory.ladder import CONTEXT, Framework, Ladder
@@ -117,9 +118,10 @@ class Kept:
             )
         )
 
-    def succeed(self, noted: Noted) -> None:
+    def succeed(self, noted: Noted, moved: Sequence[Parker] = ()) -> None:
         """Go on with the program of a keeper that was killed.
 
+        ``moved``: what has put it to sleep by its own means.
         Raises :class:`GpuShareError` where its lease has ended; then the program is ended, too.
         """
         state = self.tree.succeed(noted)
@@ -130,14 +132,10 @@ class Kept:
             raise
         # The driver may say it to ancestors only, of which the last may have been killed.
         parked = noted.checkpointed if state is None else state is not State.RUNNING
-        self.keeper.succeeds(holds=holds, checkpointed=parked, moved=self.moved(noted))
+        self.keeper.succeeds(holds=holds, checkpointed=parked, moved=moved)
 
     def close(self) -> None:
         """The program has ended: give the lease back, unless others have joined it and go on."""
         if self.record is not None:
             self.record.close()
         self.holding.close()
-
-    def moved(self, noted: Noted) -> Sequence[Any]:
-        """What has put it to sleep by its own means."""
-        return ()

@@ -161,7 +161,7 @@ class Proxy:
 
     async def stop(self) -> None:
         """Listen no more; what is under way is broken off."""
-        self.end("The server is stopped.")
+        self.end("The server has ended.")
         await self.runner.cleanup()
         await self._session.close()
         if self._waking is not None:

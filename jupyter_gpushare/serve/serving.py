@@ -187,7 +187,7 @@ class Serving(Kept):
     def _succeeds(self, noted: Noted) -> bool:
         """Whether it goes on with the server of a keeper that was killed."""
         try:
-            self.succeed(noted)
+            self.succeed(noted, self._moved(noted))
         except GpuShareError as error:
             say(f"{error} The server that was left is started anew.")
             return False
@@ -253,11 +253,8 @@ class Serving(Kept):
         if rest is not Rest.GOING:
             self._was_awake = rest is Rest.AWAKE
         if rest is Rest.ENDED:
-            self._loop.call_soon_threadsafe(self._has_ended)
-
-    def _has_ended(self) -> None:
-        self.proxy.end("The server has ended.")
-        self._ended.set()
+            with contextlib.suppress(RuntimeError):  # the loop has ended, too
+                self._loop.call_soon_threadsafe(self._ended.set)
 
     def more(self) -> dict[str, Any]:
         """What a successor needs to know beside."""
@@ -270,7 +267,7 @@ class Serving(Kept):
             "own": None if own is None else (own.is_parked, own.answer, list(own.slept)),
         }
 
-    def moved(self, noted: Noted) -> Sequence[OwnSleep]:
+    def _moved(self, noted: Noted) -> Sequence[OwnSleep]:
         """What has put it to sleep by its own means."""
         own, self._model = self._own, noted.more["model"]
         if own is None or not noted.more["own"]:
