@@ -1,4 +1,4 @@
-"""Numbers, sizes and lengths of time as people read them.
+"""Numbers, sizes and lengths of time as people read them, and the ends of sentences.
 
 The policy says why somebody waits, a front end says for how long, and both must write the same
 figure in the same way. So this file lies below the policy and the protocol, and imports nothing of
@@ -101,3 +101,8 @@ def format_range(low: float, high: float) -> str:
         return last
     number, _, unit = first.partition(" ")
     return f"{number if last.partition(' ')[2] == unit else first} to {last}"
+
+
+def ended(sentence: str) -> str:
+    """With a full stop, where it has none."""
+    return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ..figures import counted
+from ..figures import counted, ended
 from ..protocol import documents as doc
 from .leases import LIFTED_HINT, name_of
 from .text import Text, join, left, name, percent, perhaps, said, since, size, text
@@ -88,23 +88,18 @@ def _parts(gpu: doc.Gpu) -> Iterator[doc.Fact]:
 
 def _problems(gpu: doc.Gpu) -> Iterator[doc.Fact]:
     if gpu["problem"] is not None:
-        yield said("problem", f"It takes no leases: {_ended(gpu['problem'])}", tone="bad")
+        yield said("problem", f"It takes no leases: {ended(name(gpu['problem'], 500))}", tone="bad")
     if (out := gpu.get("out_of_service")) is not None:
         by = f" ({name(out['by'])})" if out["by"] else ""
         still = f"{counted(out['leases'], 'lease is', 'leases are')} still there."
-        words = f"Out of service{by}: {_ended(out['reason'])} {still if out['leases'] else _EMPTY}"
+        still, why = still if out["leases"] else _EMPTY, ended(name(out["reason"], 500))
+        words = f"Out of service{by}: {why} {still}"
         yield said("problem", words, tone="warn")
     for one in gpu["squatters"]:
         who = "A process" if one["pid"] is None else f"Process {one['pid']}"
         used = "memory" if one["memory"] is None else size(one["memory"])
         over = ", more than its lease allows" if one["kind"] == "over_limit" else " without a lease"
         yield said("squatter", "{} uses {}{}.", who, used, over, tone="warn")
-
-
-def _ended(sentence: str) -> str:
-    """With a full stop, where it has none."""
-    told = name(sentence, 500)
-    return told if told.endswith((".", "!", "?")) else f"{told}."
 
 
 def _memory(gpu: doc.Gpu) -> list[doc.Fact]:

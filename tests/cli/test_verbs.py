@@ -5,6 +5,7 @@ Against a real node manager; some as a person runs them, the others in this proc
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -41,7 +42,8 @@ def verbs(kind: Any = GpuShareApp, *above: str) -> Iterator[str]:
 @pytest.mark.parametrize("verb", [*verbs()])
 def test_help_explains_the_verb(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    is_ours = issubclass(find(verb.split())[0], Verb)  # or an application of traitlets
+    kind = find(verb.split())[0]
+    is_ours = issubclass(kind, Verb)  # or an application of traitlets
     if not is_ours or verb == "pool where":
         command = [*CLI, *verb.split(), "--help"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -51,6 +53,10 @@ def test_help_explains_the_verb(verb: str, tmp_path: Path, monkeypatch: pytest.M
     assert re.search(r"\w{4}", done.stdout)
     if is_ours:
         assert f"usage: jupyter gpushare {verb}" in done.stdout
+        about = " ".join((inspect.getdoc(kind) or "").split())
+        assert about != inspect.getdoc(Verb)
+        assert about in " ".join(done.stdout.split())
+        assert not hasattr(kind, "description"), "its docstring says what it does"
         assert "`jupyter-gpushare" not in done.stdout, "there is no such command to type"
         assert "Exit codes:" in done.stdout
         assert "--json" in done.stdout

@@ -23,6 +23,7 @@ from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from ...compose.waiting import notice_says
+from ...figures import ended
 from ...policy import core
 from ...policy.books.state import Lease, State
 from ...policy.decide.rebuild import voucher_of
@@ -394,7 +395,7 @@ def ended_message(reason: EndReason, detail: str) -> tuple[Reason, str]:
     wire, sentence = _ENDED[reason]
     if reason is EndReason.REVOKED:
         said = (detail or "no reason was given").rstrip()
-        return wire, f"{sentence}: {said}" + ("" if said.endswith((".", "!", "?")) else ".")
+        return wire, ended(f"{sentence}: {said}")
     if reason is EndReason.REFUSED and detail:
         return wire, detail
     return wire, sentence

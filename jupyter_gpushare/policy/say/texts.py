@@ -6,7 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from ...figures import counted, format_about, format_duration, format_hours, format_size, listed
+from ...figures import (
+    counted,
+    ended,
+    format_about,
+    format_duration,
+    format_hours,
+    format_size,
+    listed,
+)
 from ..books.placement import NoRoom, Refused, Shortage
 from ..books.quotas import QuotaBook
 from ..words.config import PolicyConfig
@@ -561,7 +569,7 @@ def pin_limit_text(limit: float) -> str:
 
 def missing_text(index: int, what: str, reason: str) -> str:
     """The notice about a GPU that is out of service or does not work."""
-    return f"GPU {index} {what}: {reason}" + ("" if reason.endswith((".", "!", "?")) else ".")
+    return ended(f"GPU {index} {what}: {reason}")
 
 
 def exclusive_text(indices: Sequence[int]) -> str:
