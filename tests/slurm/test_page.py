@@ -107,6 +107,7 @@ def test_a_class_shares_the_gpus_of_the_teachers_job(slurm: Slurm) -> None:
     slurm.ends(teacher, "CANCELLED")
 
 
+@pytest.mark.long  # it loads JupyterHub; test_hub.py has a real one
 def test_batchspawner_takes_the_hubs_settings() -> None:
     batchspawner = pytest.importorskip("batchspawner")
     from traitlets.config import Config
