@@ -6,7 +6,7 @@ import os
 import time
 
 import pytest
-from support.slurm import Slurm
+from support.slurm import Slurm, missing
 
 GPUSHARE = "python -m jupyter_gpushare.cli"
 #: Computes until it is stopped for the first time; then it goes on where it was, and ends.
@@ -50,12 +50,25 @@ def node(*options: str) -> str:
 
 def test_a_job_that_is_preempted_saves_and_goes_on_when_it_starts_again(slurm: Slurm) -> None:
     """By itself, and under a node manager of its job, which Slurm ends at the same time."""
-    (slurm.home("alice") / "train.py").write_text(TRAINING)
     run = f"{GPUSHARE} run --requeue -- python train.py"
-    scripts = {"n1": "exec python train.py", "n2": f"{node()}\nexec {run}"}
+    preempts(slurm, "exec python train.py", f"{node()}\nexec {run}")
+
+
+@pytest.mark.long
+def test_a_job_in_control_groups_does_so_too() -> None:
+    """Slurm signals its first process only, and kills all others as soon as that has ended."""
+    if why := missing(constrain=True):
+        pytest.skip(f"No such Slurm can run here: {why}.")
+    with Slurm(constrain=True) as slurm:
+        preempts(slurm, "exec python train.py", "exec srun python train.py")
+
+
+def preempts(slurm: Slurm, *scripts: str) -> None:
+    """A job with each script loses its host to Bob's; then it goes on where it was."""
+    (slurm.home("alice") / "train.py").write_text(TRAINING)
     jobs = [
         slurm.submit("alice", script, "--requeue", "--gpus=2", f"--nodelist={host}")
-        for host, script in scripts.items()
+        for host, script in zip(slurm.names, scripts, strict=True)
     ]
     for job in jobs:
         slurm.says(job, "from 0")
