@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ..figures import counted, listed
+from ..policy.say.texts import again
 from ..protocol import documents as doc
 from ..protocol.holding import gpu_number
-from ..protocol.periods import MONTH, WEEK
 from .text import Text, hours, join, name, perhaps, said, size, text
 
 _SOURCES: Final = {
@@ -31,12 +31,6 @@ _ADVICE: Final = {
     "Release GPUs that you do not need.",
     "spent": "Your GPU-hours are spent. New requests wait until {}. What computes goes on, and an "
     "idle GPU is taken back.",
-}
-#: When there are GPU-hours again, by the period that they are for; a term ends when somebody says.
-_AGAIN: Final[dict[str | None, str]] = {
-    None: "the older hours are out of that window",
-    WEEK: "the next week begins",
-    MONTH: "the next month begins",
 }
 
 
@@ -158,8 +152,7 @@ def _budget(budget: doc.Budget | None) -> Iterator[doc.Fact]:
     share = budget["spent"] / budget["hours"] if budget["hours"] else 1.0
     yield said("budget", budget_used(budget), label="GPU-hours", share=share, tone=tone)
     if (advice := _ADVICE.get(budget["level"])) is not None:
-        again = _AGAIN.get(budget.get("per"), "the administrator begins the next term")
-        yield said("advice", advice, again, tone="warn")
+        yield said("advice", advice, again(budget.get("per")), tone="warn")
 
 
 def _left(quota: doc.HeldQuota) -> Iterator[doc.Fact]:

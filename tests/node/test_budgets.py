@@ -158,7 +158,7 @@ def test_a_budget_by_calendar_counts_from_its_first_day(tmp_path: Path) -> None:
         counts(2.5, f"{today - timedelta(30)}", of=2.0)
         refused = bob.turned_away(wait=False).message
         assert "2.5 of 2 GPU-hours since" in refused
-        assert "begins the next term" in refused
+        assert "when the next term begins" in refused
         root.call(Method.QUOTA_SET, default=True, per="month", gpu_hours=0.0)
         until(lambda: budget(bob)["level"] == "spent", "none may be used this month")
         waiting = bob.ask()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -202,7 +202,7 @@ class NodeMetrics(Collector):
             {uuid: uuid not in state.out for uuid in state.gpus},
         )
         tally = Tally(display_state(state, lease) for lease in state.leases.values())
-        shown = {word.value: tally[word] for word in DisplayState}
+        shown = {word: tally[word] for word in get_args(DisplayState)}
         yield _gauges("leases", "Leases by state", "state", shown)
         yield from self._parked(state)
         levels = Tally(

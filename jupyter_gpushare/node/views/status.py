@@ -20,9 +20,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import cache
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from ...compose import (
     gpus as of_gpus,
@@ -78,20 +77,20 @@ from .viewer import View, Viewer
 Outlooks = Callable[[], Mapping[LeaseId, Outlook]]
 
 
-class DisplayState(Enum):
-    """The state of a lease as people see it; derived, never stored."""
-
-    QUEUED = "queued"
-    ACTIVE = "active"
-    IDLE = "idle"
-    STALLED = "stalled"
-    SUSPENDED = "suspended"
-    DRAINING = "draining"
-    PARKING = "parking"
-    PARKED = "parked"
-    RESUMING = "resuming"
-    OVER_LIMIT = "over_limit"
-    ENDED = "ended"
+#: The state of a lease as people see it; derived, never stored.
+DisplayState = Literal[
+    "queued",
+    "active",
+    "idle",
+    "stalled",
+    "suspended",
+    "draining",
+    "parking",
+    "parked",
+    "resuming",
+    "over_limit",
+    "ended",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,30 +139,30 @@ def places(state: State) -> dict[LeaseId, Place]:
 def display_state(state: State, lease: Lease) -> DisplayState:
     """Wish, fact and activity folded into the one word that a person is shown."""
     if lease.phase is LeasePhase.QUEUED:
-        return DisplayState.QUEUED
+        return "queued"
     if lease.phase is LeasePhase.PARKED:
-        return DisplayState.PARKED
+        return "parked"
     if lease.phase is LeasePhase.HELD and not lease.stalled:
         if lease.is_resuming:
-            return DisplayState.RESUMING
+            return "resuming"
         recall = state.memory_recall(lease.id)
         if recall is not None and recall.moving:
-            return DisplayState.PARKING
+            return "parking"
     if lease.phase is LeasePhase.ENDED:
         drains = any(
             state.claims[(lease.id, part.gpu)].phase is ClaimPhase.DRAINING
             for part in lease.allocations
             if (lease.id, part.gpu) in state.claims
         )
-        return DisplayState.DRAINING if drains else DisplayState.ENDED
+        return "draining" if drains else "ended"
     if lease.stalled:
-        return DisplayState.SUSPENDED if lease.suspended else DisplayState.STALLED
+        return "suspended" if lease.suspended else "stalled"
     if any(
         kind is FlagKind.OVER_LIMIT and process in lease.members
         for _gpu, process, kind in state.flags
     ):
-        return DisplayState.OVER_LIMIT
-    return DisplayState.ACTIVE if lease.activity is Activity.BUSY else DisplayState.IDLE
+        return "over_limit"
+    return "active" if lease.activity is Activity.BUSY else "idle"
 
 
 #: Rows of one list in one status: an administrator's, and anybody else's beside their own.
@@ -291,7 +290,7 @@ class Sheet:
         self._has: defaultdict[EnvironmentName, set[GpuUuid]] = defaultdict(set)
         self._job_leases: dict[tuple[EnvironmentName, str], list[Lease]] = {}
         for lease in in_order:
-            if display_state(state, lease) is DisplayState.ENDED:
+            if display_state(state, lease) == "ended":
                 continue
             for part in lease.allocations:
                 self._has[lease.environment].add(part.gpu)
@@ -474,7 +473,7 @@ class Sheet:
             "id": lease.id,
             "environment": lease.environment,
             "mine": False,
-            "state": display_state(state, lease).value,
+            "state": display_state(state, lease),
             "phase": lease.phase.value,
             "activity": lease.activity.value,
             "name": lease.task.name,

@@ -110,7 +110,7 @@ class Serving:
                 "says": [],
                 "snippet": "",
             }
-            waits, shown = name in state.queue.waiting, display_state(state, lease).value
+            waits, shown = name in state.queue.waiting, display_state(state, lease)
             standing = of_leases.of_server(shown, waits, self.document(lease))
             server["says"] = of_servers.says(server, standing)
             server["snippet"] = of_servers.snippet(server)

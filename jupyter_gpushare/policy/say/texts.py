@@ -347,6 +347,12 @@ def _budget(spent: float, budget: float, window: float, per: Period | None) -> s
     return f"{format_hours(spent)} of {budget:g} GPU-hours {budget_when(window, per)}"
 
 
+def again(per: str | None) -> str:
+    """When there are GPU-hours again, by the period that they are for: a clause."""
+    period = per if per in (WEEK, MONTH) else "term"
+    return "the older hours are out of that window" if per is None else f"the next {period} begins"
+
+
 def budget_spent_text(
     spent: float,
     budget: float,
@@ -359,14 +365,11 @@ def budget_spent_text(
     ``wait`` is how many seconds until it has some again, if it holds no GPU until then.
     """
     when = "" if wait is None else f"in about {format_about(wait)}, "
-    if per is None:
-        what = "the older of them are out of that window, or the administrator raises the budget"
-    elif per in (WEEK, MONTH):
-        what = f"the next {per} begins, or the administrator raises the budget"
-    else:
-        what = "the administrator begins the next term or raises the budget"
     used = _budget(spent, budget, window, per)
-    return f"Your GPU-hour budget is spent: {used}. A GPU is given again {when}when {what}."
+    return (
+        f"Your GPU-hour budget is spent: {used}. A GPU is given again {when}when {again(per)}, or "
+        "when the administrator raises the budget."
+    )
 
 
 def budget_notice_text(
