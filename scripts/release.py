@@ -48,6 +48,9 @@ class Place:
 SOURCE = Place("jupyter_gpushare/_version.py", re.compile(r'^__version__ = "(.+)"$', re.M))
 CLIENT = Place("pyproject.toml", re.compile(r'^  "jupyter-gpushare-client==(.+)",$', re.M))
 NPM = Place("labextension/package.json", re.compile(r'^  "version": "(.+)",$', re.M))
+#: Helm wants a version of three numbers for the chart, and the images' tag is ours.
+CHART = Place("etc/deploy/chart/Chart.yaml", re.compile(r"^version: (.+)$", re.M))
+APP = Place("etc/deploy/chart/Chart.yaml", re.compile(r"^appVersion: (.+)$", re.M))
 CITATION = Place("CITATION.cff", re.compile(r"^version: (.+)$", re.M))
 #: The version, with the day of its release where there was one.
 CITED = Place("CITATION.cff", re.compile(r'^(version: .+\n(?:date-released: ".+"\n)?)', re.M))
@@ -66,6 +69,8 @@ def prepare(version: str, day: datetime.date, root: Path = ROOT) -> None:
     SOURCE.write(root, version)
     CLIENT.write(root, version)
     NPM.write(root, npm_version(version))
+    CHART.write(root, npm_version(version))
+    APP.write(root, version)
     CITED.write(root, f'version: {version}\ndate-released: "{day}"\n')
     towncrier = [sys.executable, "-m", "towncrier", "build", "--yes"]
     subprocess.run([*towncrier, f"--version={version}", f"--date={day}"], cwd=root, check=True)
@@ -76,7 +81,8 @@ def prepare(version: str, day: datetime.date, root: Path = ROOT) -> None:
 def problems(root: Path = ROOT) -> list[str]:
     """Where the repository does not agree with itself about its version."""
     version = SOURCE.read(root)
-    wanted = {CLIENT: version, NPM: npm_version(version), CITATION: version}
+    npm = npm_version(version)
+    wanted = {CLIENT: version, NPM: npm, CITATION: version, CHART: npm, APP: version}
     found = [
         f"{place.file} says {place.read(root)} instead of {value}."
         for place, value in wanted.items()

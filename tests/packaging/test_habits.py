@@ -208,8 +208,8 @@ def test_a_release_is_prepared_by_one_command(tmp_path: Path) -> None:
     for name in ("CHANGELOG.md", "CITATION.cff", "pyproject.toml", "changes", "scripts"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
-    for place in (RELEASE["SOURCE"], RELEASE["NPM"]):
-        (tmp_path / place.file).parent.mkdir()
+    for place in (RELEASE["SOURCE"], RELEASE["NPM"], RELEASE["CHART"]):
+        (tmp_path / place.file).parent.mkdir(parents=True)
         shutil.copy(ROOT / place.file, tmp_path / place.file)
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     (tmp_path / "changes" / "7.fixed.md").write_text("It works.\n")
@@ -222,6 +222,8 @@ def test_a_release_is_prepared_by_one_command(tmp_path: Path) -> None:
     assert why.startswith("The tag is v9.0.0, and the version is 9.0.0rc1:")
     package = json.loads((tmp_path / "labextension" / "package.json").read_text("utf-8"))
     assert package == PACKAGE | {"version": "9.0.0-rc.1"}
+    chart = yaml.safe_load((tmp_path / RELEASE["CHART"].file).read_text("utf-8"))
+    assert (chart["version"], chart["appVersion"]) == ("9.0.0-rc.1", "9.0.0rc1")
     text = (tmp_path / "CHANGELOG.md").read_text("utf-8")
     newest = text[text.index("## ") :].partition("\n## ")[0]
     assert newest.startswith("## 9.0.0rc1 (2099-12-31)\n\n")

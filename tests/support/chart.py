@@ -186,14 +186,18 @@ def objects(values: dict[str, Any], *, name: str = "gpushare") -> dict[tuple[str
 
 
 def golden(case: str) -> str:
-    """The text of a golden file, as it would be written now."""
+    """The text of a golden file, as it would be written now; without versions."""
     texts = rendered(CASES[case])
     notes = texts.pop("NOTES.txt")
     parts = ["\n".join(["# NOTES.txt", *(f"# {line}".rstrip() for line in notes.splitlines()), ""])]
     for name, text in sorted(texts.items()):
         lines = [line.rstrip() for line in text.strip().removeprefix("---").splitlines()]
         parts.append("\n".join([f"# {name}", *lines, ""]))
-    return "---\n".join(parts)
+    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    text = "---\n".join(parts)
+    for version in (about["version"], about["appVersion"]):
+        text = text.replace(version, "VERSION")
+    return text
 
 
 def pods(of: Mapping[tuple[str, str], Any]) -> dict[str, Any]:
