@@ -118,21 +118,23 @@ class Kept:
             )
         )
 
-    def succeed(self, noted: Noted, moved: Sequence[Parker] = ()) -> None:
-        """Go on with the program of a keeper that was killed.
+    def succeed(self, noted: Noted, moved: Sequence[Parker] = ()) -> bool:
+        """Whether it goes on with the program of a keeper that was killed, which is ended if not.
 
         ``moved``: what has put it to sleep by its own means.
-        Raises :class:`GpuShareError` where its lease has ended; then the program is ended, too.
         """
         state = self.tree.succeed(noted)
         try:
             holds = self.holding.succeed(noted.grant, noted.secret, noted.root.pid)
-        except GpuShareError:
+        except GpuShareError as error:
+            say(f"{error} What was left is ended.")
             self.tree.stop()
-            raise
+            return False
         # The driver may say it to ancestors only, of which the last may have been killed.
         parked = noted.checkpointed if state is None else state is not State.RUNNING
         self.keeper.succeeds(holds=holds, checkpointed=parked, moved=moved)
+        say("It goes on with what another one has left.")
+        return True
 
     def close(self) -> None:
         """The program has ended: give the lease back, unless others have joined it and go on."""

@@ -75,9 +75,10 @@ def noted(environ: Mapping[str, str], name: str) -> Noted | None:
 
 def forget(environ: Mapping[str, str], name: str) -> None:
     """Take away what a keeper has left that was killed, and is to have no successor."""
-    for ending in ("json", "json.lock"):
+    path = private_place(environ, f"keeper-{name}.json")
+    for left in (path, f"{path}.lock"):  # how long a name is says where it lies
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(private_place(environ, f"keeper-{name}.{ending}"))
+            os.unlink(left)
 
 
 def private_place(environ: Mapping[str, str], name: str) -> str:

@@ -36,7 +36,7 @@ from ..client.words.settings import Fallback, Naming, Settings, read_settings
 from ..keeper.holding import Holding, say
 from ..keeper.keeper import NobodyWaits, Rest
 from ..keeper.kept import Kept
-from ..keeper.record import Noted, Record, noted
+from ..keeper.record import Record, noted
 from ..protocol import names
 from ..protocol.address import find_socket
 from ..protocol.messages import Method
@@ -139,7 +139,11 @@ class KeptKernel(Kept):
         Raises :class:`GpuShareError`, ``OSError``; `_Ends`.
         """
         if self._noted is not None:
-            self._succeeds(self._noted)
+            if not self.succeed(self._noted):
+                raise _Ends
+            self._is_stopped = True  # for all that we know
+            self._stop(False)
+            self._cells.ask()
             return
         self._visible = self._all_gpus() if at_first_cell else ""
         if self._visible:
@@ -173,16 +177,6 @@ class KeptKernel(Kept):
         self._cells.close()
 
     # -- inside -----------------------------------------------------------------------
-
-    def _succeeds(self, noted: Noted) -> None:
-        try:
-            self.succeed(noted)
-        except GpuShareError as error:
-            say(f"{error} The kernel is ended.")
-            raise _Ends from error
-        self._is_stopped = True  # for all that we know
-        self._stop(False)
-        self._cells.ask()
 
     def _all_gpus(self) -> str:
         """All GPUs of the host, if the kernel asks for all; CUDA is told them at its start."""

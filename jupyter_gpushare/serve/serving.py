@@ -169,7 +169,8 @@ class Serving(Kept):
 
     def _start(self) -> None:
         """Have GPUs and start the server, or go on with one that runs; on a thread."""
-        if self._noted is None or not self._succeeds(self._noted):
+        left = self._noted
+        if left is None or not self.succeed(left, self._moved(left)):
             self.holding.ask(self.request, None)
             self._heed()
             self.tree.start()
@@ -183,16 +184,6 @@ class Serving(Kept):
                 self._model = plain(next(iter(models(self._control)), ""), NAME).strip()
         self.note()
         self._is_up = True
-
-    def _succeeds(self, noted: Noted) -> bool:
-        """Whether it goes on with the server of a keeper that was killed."""
-        try:
-            self.succeed(noted, self._moved(noted))
-        except GpuShareError as error:
-            say(f"{error} The server that was left is started anew.")
-            return False
-        say("It goes on with the server that another one has left.")
-        return True
 
     def _use(self, adapter: Adapter) -> None:
         self.proxy.adapter = adapter

@@ -101,7 +101,7 @@ def test_a_successor_goes_on_with_the_server_of_a_killed_keeper(
         assert second.returncode == 1
         assert f"keeps the server at port {it.port} already" in second.stderr
         code, said = it.end()
-        assert (code, "that another one has left" in said) == (0, True)
+        assert (code, "what another one has left" in said) == (0, True)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     until(lambda: not leases(node), "its lease is given back")
@@ -119,7 +119,7 @@ def test_a_successor_finds_a_server_that_was_only_starting(
     it.until_health("awake")
     assert it.get("/echo?id=1")[0] == 200
     code, said = it.end()
-    assert (code, "that another one has left" in said) == (0, True)
+    assert (code, "what another one has left" in said) == (0, True)
     until(lambda: not leases(node), "its lease is given back")
 
 
