@@ -451,9 +451,11 @@ def test_what_is_wrong_with_a_job_is_noticed(tmp_path: Path) -> None:
     (soon,) = job(SLURM_JOB_END_TIME=str(int(time.time()) + 100))
     assert soon.level is Level.WARNING
     assert "Save your work" in (soon.fix or "")
-    _, more = job(CUDA_VISIBLE_DEVICES="0,1,2,3")
-    assert more.level is Level.PROBLEM
-    assert "more GPUs than the 2 that Slurm gave" in more.text
+    for given, value in (("2", "0,1,2"), ("1", "0,1")):
+        _, more = job(SLURM_GPUS_ON_NODE=given, CUDA_VISIBLE_DEVICES=value)
+        assert more.level is Level.PROBLEM
+        assert f"more GPUs than the {given} that Slurm gave" in more.text
+    assert len(job(SLURM_GPUS_ON_NODE="0", CUDA_VISIBLE_DEVICES="")) == 1
     theirs = f"{tmp_path}/gpushare-node-12345678.sock"
     _, socket_ = job(JUPYTER_RUNTIME_DIR=str(tmp_path), JUPYTER_GPUSHARE_SOCKET=theirs)
     assert "is of another job or host" in socket_.text
