@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from ..console.verb import Refused
 from .wanted import Held
 
 
-class EngineAway(Exception):
+class EngineAway(Refused):
     """The engine does not answer, or says no. The text says why; nothing is decided meanwhile."""
 
 

@@ -10,7 +10,6 @@ until the GPUs are empty: so it is started with SIGTERM blocked, and ended by SI
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -23,11 +22,10 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from .._version import __version__
 from ..console.node import Node, NodeRefused, NodeSilent, whole_status
-from ..console.verb import Refused, UsageError, WithCommand, flag, number, option
-from ..daemon.membership import POOL_DIRECTORY, BadMembership, Membership, ask
-from ..pool import joining
+from ..console.verb import Refused, WithCommand, flag, number, option
+from ..daemon.membership import POOL_DIRECTORY
+from ..pool.joinverb import JoinApp
 from ..protocol.messages import LONGEST_SINCE, Method
 from ..protocol.privateplace import UnsafePlace
 from ..protocol.times import parse_duration
@@ -45,6 +43,7 @@ _LAST: Final = 60.0
 #: Seconds before the end in which all must be out, and in which a node manager has to end.
 _MARGIN: Final = 5.0
 _ENDS: Final = 3.0
+_CUT_SHORT: Final = "was cancelled or preempted, or its time is over"
 
 
 class HolderVerb(WithCommand):
@@ -54,7 +53,7 @@ class HolderVerb(WithCommand):
     #: What ends, in sentences to people.
     what = ""
 
-    folder = option("", "The folder of the letters.")
+    folder = option(".", "The folder of the letters.")
     sockets = option("", "The folder of the sockets. Left out: only this user may connect.")
     door = flag("People's servers start here, beside the node manager. Only root can.")
     port = option(0, "The node manager's port for the pool. 0: any.", read=number(0, 65535))
@@ -72,8 +71,6 @@ class HolderVerb(WithCommand):
         raise NotImplementedError
 
     def run(self, arguments: list[str]) -> int:
-        if not self.folder:
-            raise UsageError("say where its letter comes: --folder")
         self._told_to_end = 0.0
         signal.signal(signal.SIGTERM, self._sigterm)
         letter = self._letter(Path(self.folder), self.piece())
@@ -106,7 +103,7 @@ class HolderVerb(WithCommand):
         with socket.socket() as probe:
             probe.bind(("", self.port))
             port = probe.getsockname()[1]
-        self._join(pool, joining.Token.read(str(letter["token"])), name, port)
+        self._join(str(letter["token"]), as_name=name, port=port, directory=str(pool))
         line = [sys.executable, "-m", "jupyter_gpushare.cli", "node", f"--socket={place}"]
         line += [f"--ledger={own / 'ledger.sqlite'}", *(["--shared"] if self.sockets else ())]
         line += [f"--NodeManagerApp.pool_directory={pool}"]
@@ -133,27 +130,22 @@ class HolderVerb(WithCommand):
         folder = Path(self.sockets or self.folder)
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o755)
-        there = folder.stat()
+        there = folder.lstat()
         if there.st_uid not in (0, os.geteuid()) or there.st_mode & 0o022:
             raise Refused(f"{folder} must be a folder of yours into which only you may write.")
         return str(folder / f"{name}.sock")
 
-    def _join(self, folder: Path, token: joining.Token, name: str, port: int) -> None:
-        """Join, and try again while the pool is away. Raises `Refused`."""
-        while True:
-            try:
-                asked = ask()
-                said = {"name": name, "port": port, "csr": asked.csr, "version": __version__}
-                told = asyncio.run(joining.ask(token, said, time.time()))
-                Membership.keep(folder, asked, told)
-                return
-            except (joining.NotJoined, BadMembership) as error:
-                if not isinstance(error, joining.PoolAway) or self._told_to_end:
-                    raise Refused(
-                        f"{error} If nobody used it here, somebody else has: look who joined as "
-                        f"{name}."
-                    ) from error
-            time.sleep(_LOOK)
+    def _join(self, token: str, **said: Any) -> None:
+        """Join as the verb does. Raises `Refused`."""
+        join = JoinApp()
+        join.given = {"json": True, **said}
+        try:
+            join.run([token])
+        except Refused as error:
+            raise Refused(
+                f"{error} If nobody used it here, somebody else has: look who joined as "
+                f"{said['as_name']}."
+            ) from error
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -171,7 +163,8 @@ class HolderVerb(WithCommand):
             # The first look also sees that it would do what we say then.
             with contextlib.suppress(NodeSilent), self._at(place) as there:
                 if seconds <= notice:
-                    why = self._why(ends)
+                    why = f"{self.what} ends at {time.strftime('%H:%M', time.localtime(ends))}"
+                    why = f"{self.what} {_CUT_SHORT}" if self._told_to_end else why
                     if why != drained:
                         there.call(Method.NODE_DRAIN, reason=why)
                         print(f"Nothing new begins: {why}.", flush=True)
@@ -201,11 +194,6 @@ class HolderVerb(WithCommand):
             f"The node manager does not take {self.command()} for an administrator, so GPUs could "
             "not be emptied in time. With JupyterHub set c.Hub.host_admins = True."
         )
-
-    def _why(self, ends: float | None) -> str:
-        if self._told_to_end:
-            return f"{self.what} was cancelled or preempted, or its time is over"
-        return f"{self.what} ends at {time.strftime('%H:%M', time.localtime(ends))}"
 
 
 def _left(node: Node, why: str) -> list[str]:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from ..console.verb import Refused, UsageError, number, option
@@ -84,7 +85,7 @@ class Keeping:
         try:
             self._look()
             self._trouble = ""
-        except (EngineAway, Refused) as problem:
+        except Refused as problem:
             if str(problem) != self._trouble:
                 self._trouble = str(problem)
                 self._say(f"Nothing is changed now: {problem}")
@@ -98,17 +99,20 @@ class Keeping:
         self._forget(held, rows)
         own = {row["held"]["piece"]: row for row in rows.values() if self._is_own(row)}
         for piece, one in held.items():
-            if piece in own:
-                self._up_to_date(one, own[piece])
-            elif one.stage is Stage.THERE:
+            row = own.get(piece)
+            if row is None and one.stage is Stage.THERE:
                 self._let_in(one, held, rows)
+            elif row is not None:
+                if one.stage is Stage.THERE and one.until != row["held"]["until"]:
+                    self._ask(PoolMethod.HELD, host=row["host"], **self._told(one))
+                if is_given_back(row) and (row["empty"] or not row["connected"]):
+                    self._engine.gone(one)
         self._count_failures(held, own, now)
-        for piece in held.keys() & own.keys():
-            row = own[piece]
-            if is_given_back(row) and (row["empty"] or not row["connected"]):
-                self._engine.gone(held[piece])
         seen = [_seen(one, own.get(one.piece)) for one in held.values()]
-        self._act(seen, demand_of(rows.values()), now)
+        self._act(seen, own, demand_of(rows.values()), now)
+
+    def _told(self, one: Held) -> dict[str, Any]:
+        return {"engine": self._engine.name, "piece": one.piece, "until": one.until}
 
     def _is_own(self, row: Mapping[str, Any]) -> bool:
         return row["held"] is not None and row["held"]["engine"] == self._engine.name
@@ -123,11 +127,6 @@ class Keeping:
                 del rows[name]
                 self._say(f"{name} has left: {self._engine.name} {row['held']['piece']} has ended.")
 
-    def _up_to_date(self, one: Held, row: Mapping[str, Any]) -> None:
-        if one.stage is Stage.THERE and one.until != row["held"]["until"]:
-            told = {"engine": self._engine.name, "piece": one.piece, "until": one.until}
-            self._ask(PoolMethod.HELD, host=row["host"], **told)
-
     def _let_in(self, one: Held, held: Mapping[str, Held], rows: Rows) -> None:
         if one.piece in self._names:
             return
@@ -140,32 +139,30 @@ class Keeping:
                 return  # it takes over there as soon as the one before has left
             number += 1
             name = f"{one.place}.{number}"
-        told = {"engine": self._engine.name, "piece": one.piece, "until": one.until}
-        token = self._ask(PoolMethod.TOKEN, host=name, seconds=TOKEN_LASTS, **told)["token"]
-        self._engine.admit(one, name, token)
+        told = self._ask(PoolMethod.TOKEN, host=name, seconds=TOKEN_LASTS, **self._told(one))
+        self._engine.admit(one, name, told["token"])
         self._names[one.piece] = name, self._clock()
         self._say(f"{self._engine.name} {one.piece} is on {one.place}; it joins as {name}.")
 
     def _count_failures(self, held: Mapping[str, Held], own: Rows, now: float) -> None:
         """What ended, or does not join, before it was any use to anybody."""
-        lost = {piece for piece in self._coming if piece not in held and piece not in own}
         for piece, (name, at) in list(self._names.items()):
             if piece not in held or piece in own:
                 del self._names[piece]
             elif now > at + TOKEN_LASTS:
                 self._engine.gone(held[piece])
                 self._say(f"{name} did not join within {TOKEN_LASTS:.0f} s, and is given back.")
-        for piece in sorted(lost):
+        for piece in sorted(self._coming - held.keys() - own.keys()):
             self._memory = failed(self._memory, now)
             self._say(
                 f"{self._engine.name} {piece} ended before it had joined; its log says why. The "
                 f"next one is asked for in {self._memory.again - now:.0f} s."
             )
-        self._coming = {piece for piece in held if piece not in own}
+        self._coming = held.keys() - own.keys()
 
     # -- more, fewer -------------------------------------------------------------------------------
 
-    def _act(self, seen: list[Seen], demand: Demand, now: float) -> None:
+    def _act(self, seen: list[Seen], own: Rows, demand: Demand, now: float) -> None:
         """Do what is wanted; what fails is asked for later."""
         todo = wanted(now, seen, demand, self._bounds, self._memory)
         self._memory = todo.memory
@@ -180,18 +177,12 @@ class Keeping:
             self._memory = failed(self._memory, now)
             raise
         for one in todo.back:
-            if one.stage is Stage.THERE:
-                self._drain(one)
+            if one.piece in own:
+                self._ask(PoolMethod.DRAIN, host=own[one.piece]["host"], reason=GIVEN_BACK)
             else:
                 self._coming.discard(one.piece)
                 self._engine.gone(one)
-                self._say(f"{one.piece} is not wanted any more.")
-
-    def _drain(self, one: Held) -> None:
-        for row in self._ask(PoolMethod.HOSTS)["hosts"]:
-            if self._is_own(row) and row["held"]["piece"] == one.piece:
-                self._ask(PoolMethod.DRAIN, host=row["host"], reason=GIVEN_BACK)
-                self._say(f"{row['host']} is given back: nobody used it.")
+            self._say(f"{one.piece} ({one.place or 'it waits'}) is given back: nobody needs it.")
 
 
 def _seen(one: Held, row: Mapping[str, Any] | None) -> Seen:
@@ -222,7 +213,7 @@ class KeepingVerb(AtPool):
         if self.least > self.most:
             raise UsageError(f"--min {self.least} is more than --max {self.most}")
         bounds = Bounds(gpus, self.least, self.most, self.patience, self.idle, self.ahead)
-        keeping = Keeping(engine, bounds, self.ask, _say)
+        keeping = Keeping(engine, bounds, self.ask, partial(print, flush=True))
         ends = threading.Event()
         for which in (signal.SIGTERM, signal.SIGINT):
             signal.signal(which, lambda *_: ends.set())
@@ -230,7 +221,3 @@ class KeepingVerb(AtPool):
             keeping.look()
             ends.wait(self.interval)
         return 0
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)

@@ -15,7 +15,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from jupyter_core.paths import jupyter_data_dir
 
@@ -31,8 +31,6 @@ from .wanted import Held, Stage
 
 #: Seconds for an answer of Slurm's programs.
 _PATIENCE: Final = 60.0
-#: Slurm's own default for the time between SIGTERM and SIGKILL.
-_KILL_WAIT: Final = 30.0
 #: What goes along into a job: none of these is secret.
 KEPT: Final = (
     *("HOME", "USER", "LOGNAME", "PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "SLURM_CONF"),
@@ -67,16 +65,16 @@ def asked(*words: str, given: str = "") -> str:
     return done.stdout
 
 
+#: What ``squeue`` is to say of a job.
+_LISTED: Final = "%i|%T|%N|%e|%E"
+
+
 def read_job(line: str) -> Held:
     """A job as ``squeue`` lists it in the form of :data:`_LISTED`."""
-    job, state, node, ends, after, why = line.split("|", 5)
-    stage = _STAGES.get(state, Stage.GOING)
-    follows = _AFTER.search(after)
+    job, state, node, ends, after = line.split("|", 4)
+    stage, follows = _STAGES.get(state, Stage.GOING), _AFTER.search(after)
     until = float(ends) if stage is Stage.THERE and ends.isdecimal() else None
-    return Held(f"job {job}", stage, node, until, f"job {follows.group(1)}" if follows else "", why)
-
-
-_LISTED: Final = "%i|%T|%N|%e|%E|%r"
+    return Held(f"job {job}", stage, node, until, f"job {follows.group(1)}" if follows else "")
 
 
 class Slurm:
@@ -94,10 +92,7 @@ class Slurm:
         user = pwd.getpwuid(os.geteuid()).pw_name
         named = (f"--user={user}", f"--name={self._title}")
         told = asked("squeue", "--noheader", *named, f"--format={_LISTED}")
-        jobs = [read_job(line) for line in told.splitlines() if line.strip()]
-        with contextlib.suppress(OSError, UnsafePlace):
-            letters.sweep(self._folder, {one.piece for one in jobs})
-        return jobs
+        return [read_job(line) for line in told.splitlines() if line.strip()]
 
     def hold(self, after: Held | None) -> None:
         """Submit a job; a successor begins when the other has ended, on the same host."""
@@ -193,18 +188,15 @@ class SlurmApp(KeepingVerb, WithCommand):
         words = [sys.executable, "-m", "jupyter_gpushare.cli", *JobApp.name.split()]
         words += [f"--folder={folder}", f"--grace={_kill_wait()}", f"--port={self.port}"]
         words += [f"--notice={min(self.notice, self.time / 4)}"]
-        words += [f"--sockets={self.sockets}"] if self.sockets else []
+        words += [f"--sockets={Path(self.sockets).absolute()}"] if self.sockets else []
         words += ["--door"] if self.servers else []
         return f"#!/bin/sh\nexec {shlex.join([*words, '--', *node])}\n"
 
 
 def _kill_wait() -> float:
-    """Seconds between SIGTERM and SIGKILL. Raises `Refused` where Slurm does not answer."""
-    try:
-        told = re.search(r"^KillWait\s*=\s*(\d+)", asked("scontrol", "show", "config"), re.M)
-    except EngineAway as problem:
-        raise Refused(str(problem)) from problem
-    return _KILL_WAIT if told is None else float(told.group(1))
+    """Seconds between SIGTERM and SIGKILL. Raises :class:`EngineAway`."""
+    told = re.search(r"^KillWait\s*=\s*(\d+)", asked("scontrol", "show", "config"), re.M)
+    return 30.0 if told is None else float(told.group(1))
 
 
 class JobApp(HolderVerb):
@@ -221,9 +213,7 @@ class JobApp(HolderVerb):
         return f"job {job}"
 
     def ends(self) -> float | None:
-        job: Any = os.environ["SLURM_JOB_ID"]
-        try:
+        job, told = os.environ["SLURM_JOB_ID"], ""
+        with contextlib.suppress(EngineAway):  # what it said last counts
             told = asked("squeue", "--noheader", f"--jobs={job}", "--format=%e").strip()
-        except EngineAway:
-            return None  # what it said last counts
         return float(told) if told.isdecimal() else None

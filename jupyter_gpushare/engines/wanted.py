@@ -37,7 +37,7 @@ class Held:
     """A host of an engine; ``piece`` is the engine's name for it, such as a job's.
 
     ``place`` is where it is, once that is known; ``until`` when it ends (Unix time). ``after``: it
-    is the successor of that piece. ``why`` says what it waits for.
+    is the successor of that piece.
     """
 
     piece: str
@@ -45,7 +45,6 @@ class Held:
     place: str = ""
     until: float | None = None
     after: str = ""
-    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +125,14 @@ def wanted(
     asked = [one.held for one in hosts if one.held.stage is Stage.ASKED]
     followed = {held.after for held in asked} & present
     asked = [held for held in asked if held.after not in present]
-    ends = [one for one in there if _ends(one.held, now, bounds)]
+    soon = now + bounds.ahead
+    ends = [one for one in there if one.held.until is not None and one.held.until <= soon]
     stays = [one for one in there if one not in ends]
 
     # A used host is followed; an unused one only as far as there would be too few.
     successors: list[Held] = []
-    for one in sorted((*ends, *(one for one in going if one.used)), key=_used_first):
+    used = [one for one in (*ends, *going) if one.used]
+    for one in (*used, *(one for one in ends if not one.used)):
         coming = len(stays) + len(asked) + len(followed) + len(successors)
         wants_one = one.held.piece not in followed and (one.used or coming < bounds.least)
         if wants_one and coming < bounds.most and now >= before.again:
@@ -161,14 +162,6 @@ def _remember(now: float, there: Sequence[Seen], demand: Demand, before: Memory)
     elif not demand.waiting:
         calm = now if before.calm is None else before.calm
     return replace(kept, short=short, calm=calm)
-
-
-def _ends(held: Held, now: float, bounds: Bounds) -> bool:
-    return held.until is not None and held.until - now <= bounds.ahead
-
-
-def _used_first(one: Seen) -> tuple[bool, str]:
-    return (not one.used, one.held.piece)
 
 
 def _surplus(

@@ -75,7 +75,7 @@ def _is_urgent(before: Sequence[Host], now: Sequence[Host]) -> bool:
 
 
 def _lasts(host: Host) -> tuple[object, ...]:
-    return host.name, host.state, host.problem, host.drained, host.held, host.own
+    return host.name, host.state, host.problem, host.drained, host.own
 
 
 class Listener(WebSocketHandler, ABC):

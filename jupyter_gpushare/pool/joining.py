@@ -57,10 +57,6 @@ class NotJoined(Exception):
     """A host does not join the pool; the text says why and what to do."""
 
 
-class PoolAway(NotJoined):
-    """The pool cannot be reached; nothing was used up."""
-
-
 @dataclass(frozen=True, slots=True)
 class Token:
     """What an administrator takes from the pool to a host."""
@@ -329,7 +325,7 @@ async def ask(token: Token, params: Mapping[str, Any], now: float) -> dict[str, 
         ) from error
     except (OSError, TimeoutError) as error:
         said = getattr(error, "strerror", None) or "no answer"
-        raise PoolAway(
+        raise NotJoined(
             f"The pool cannot be reached at {where} ({said}). Does it run, and may this host "
             "connect to it?"
         ) from error

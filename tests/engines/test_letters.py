@@ -35,14 +35,6 @@ def test_a_letter_is_for_its_owner_only_and_is_taken_once(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_letters_of_jobs_that_are_gone_are_removed(folder: Path) -> None:
-    for piece in ("job 7", "job 8"):
-        letters.put(folder, piece, LETTER)
-    (folder / "7.log").write_text("a job's log")
-    letters.sweep(folder, {"job 8"})
-    assert {one.name for one in folder.iterdir()} == {"job 8.letter", "7.log"}
-
-
 def open_folder(folder: Path) -> None:
     folder.chmod(0o755)
 

@@ -62,6 +62,12 @@ CASES = {
     "beyond the most": ([there(str(one)) for one in range(5)], 0, Memory(), "4 back, 3 back"),
     "a used one ends": ([there("1", ends=1799.0), there("2")], 0, Memory(), "after 1"),
     "a used one was cancelled": ([going("1", used=True), there("2")], 0, Memory(), "after 1"),
+    "more end than there may be": (
+        [there(str(one), ends=9.0) for one in range(4)],
+        0,
+        Memory(),
+        "after 0, after 1, after 2",
+    ),
     "not yet": ([there("1", ends=1801.0)], 0, Memory(), ""),
     "it has a successor": ([there("1", ends=9.0), asked("2", "1")], 0, Memory(), ""),
     "an unused one ends": ([there("1", used=False, ends=9.0), there("2")], 0, Memory(), ""),

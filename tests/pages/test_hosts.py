@@ -177,6 +177,11 @@ def test_only_administrators_are_offered_to_take_a_host_out_of_service() -> None
     assert "drain-host-e" not in offered, "a host that cannot be reached cannot be told"
 
 
+def test_a_host_that_an_engine_holds_says_by_what() -> None:
+    assert "held by Slurm job 7 &lt;b&gt;" in render([replace(FREE, held="Slurm job 7 <b>")])
+    assert "held by" not in render([FREE])
+
+
 # -- lists -----------------------------------------------------------------------------------------
 
 
