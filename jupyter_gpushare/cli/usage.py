@@ -107,10 +107,5 @@ def _figures(row: Mapping[str, Any], before: str = "") -> tuple[Any, ...]:
     """A row of usage, in hours. ``before``: what the names of GPU-seconds begin with."""
     held, busy, charged = (row[f"{before}{name}"] for name in ("held", "busy", "charged"))
     hours = row["resident_gib_seconds"] / 3600
-    used = percent(busy, held)
+    used = round(100 * busy / held) if held else 0
     return held / 3600, busy / 3600, used, charged / 3600, hours, row["leases"]
-
-
-def percent(part: float, whole: float) -> int:
-    """Whole per cents; 0 of nothing is 0."""
-    return round(100 * part / whole) if whole else 0

@@ -29,6 +29,7 @@ from .text import (
     join,
     left,
     name,
+    perhaps,
     said,
     since,
     size,
@@ -235,14 +236,16 @@ def job_says(job: str, kind: str | None, rows: Sequence[doc.Lease]) -> list[doc.
     what = f"{word} {name(job)}, {counted(len(rows), 'worker')}"
     gpus = {part["uuid"]: part for row in rows for part in row["gpus"]}
     parts = sorted(gpus.values(), key=lambda part: (part["index"], part.get("instance") or 0))
-    told = [said("who", who(rows[0])), said("what", what, hint=ends.replace("{}", name(job)))]
-    if parts:
-        told.append(said("where", ", ".join(f"GPU {gpu_number(part)}" for part in parts)))
-    told.append(said("state", _counted(STATES[row["state"]][1] for row in rows)))
-    told += _use([part for row in rows for part in row["gpus"]], together=True)
-    told.append(said("class", _counted(row["priority_class"] for row in rows)))
     first = min(row["granted"] or row["requested"] for row in rows)
-    return [*told, said("held", "{}", since(first))]
+    return [
+        said("who", who(rows[0])),
+        said("what", what, hint=ends.replace("{}", name(job))),
+        *perhaps(parts, "where", ", ".join(f"GPU {gpu_number(part)}" for part in parts)),
+        said("state", _counted(STATES[row["state"]][1] for row in rows)),
+        *_use([part for row in rows for part in row["gpus"]], together=True),
+        said("class", _counted(row["priority_class"] for row in rows)),
+        said("held", "{}", since(first)),
+    ]
 
 
 def _counted(words: Iterable[str]) -> str:
@@ -283,19 +286,21 @@ def _standing(row: doc.Lease, spent: bool) -> tuple[str, str, str]:
     return tone, place or word, hint
 
 
-def columns(row: doc.Lease, spent: bool) -> Iterator[doc.Fact]:
+def columns(row: doc.Lease, spent: bool) -> list[doc.Fact]:
     """What there is to say of a lease to everybody alike: where it is, and how it stands.
 
     ``spent``: its people have no GPU-hours left, and the viewer may know it.
     """
-    if row["gpus"]:
-        yield said("where", ", ".join(f"GPU {gpu_number(gpu)}" for gpu in row["gpus"]))
     tone, word, hint = _standing(row, spent)
     begun = row["since"] if row["position"] is None else row["requested"]
-    yield said("state", "{} for {}", word, since(begun), tone=tone, hint=hint)
-    yield from _memory(row)
-    yield said("class", row["priority_class"])
-    yield said("held", "{}", since(row["granted"] or row["requested"]))
+    where = ", ".join(f"GPU {gpu_number(gpu)}" for gpu in row["gpus"])
+    return [
+        *perhaps(where, "where", where),
+        said("state", "{} for {}", word, since(begun), tone=tone, hint=hint),
+        *_memory(row),
+        said("class", row["priority_class"]),
+        said("held", "{}", since(row["granted"] or row["requested"])),
+    ]
 
 
 def _memory(row: doc.Lease) -> Iterator[doc.Fact]:

@@ -8,7 +8,7 @@ from typing import Final
 from ..protocol import documents as doc
 from .leases import asks
 from .quotas import budget_used
-from .text import between, left, name, said, since, span, text, who
+from .text import between, left, name, perhaps, said, since, span, text, who
 
 
 def says(row: doc.Waiting, now: float) -> list[doc.Fact]:
@@ -62,12 +62,11 @@ def _told(
     """The message of who waits for GPU-hours says all, also when there are some again."""
     if ahead is not None and not spent:
         yield said("ahead", _ahead(ahead))
-    if outlook is not None and not spent and (estimate := outlook["estimate"]) is not None:
+    known = None if spent or outlook is None else outlook
+    if known is not None and (estimate := known["estimate"]) is not None:
         yield said("takes", "about {}", between(estimate["low"], estimate["high"]))
-    if message:
-        yield said("why", name(message, 2000))
-    if outlook is not None and not spent:
-        yield from _expected(outlook, now)
+    yield from perhaps(message, "why", name(message or "", 2000))
+    yield from () if known is None else _expected(known, now)
 
 
 def _ahead(ahead: doc.Ahead) -> str:

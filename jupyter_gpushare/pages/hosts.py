@@ -245,24 +245,24 @@ def chosen(hosts: Sequence[Host], wanted: str) -> str:
     return wanted or next(iter((*own_hosts(hosts), *answering)), hosts[0].name)
 
 
+_RULE: Final = (
+    "A notebook gets GPUs of the host on which its kernel runs: the host of its server, if you did "
+    "not choose another."
+)
+
+
 def where_text(hosts: Sequence[Host]) -> str:
     """On which of several hosts the viewer's notebooks get GPUs; empty of one."""
-    if len(hosts) < 2:
-        return ""
-    rule = (
-        "A notebook gets GPUs of the host on which its kernel runs: the host of its server, if you "
-        "did not choose another."
-    )
-    own = own_hosts(hosts)
+    own, away_ones = own_hosts(hosts), [h.name for h in hosts if h.state is HostState.AWAY]
+    where = "No server of yours runs on one of these hosts now."
     if own:
-        return f"{rule} Servers, kernels or programs of yours run on {named(own)}."
-    away_ones = [host.name for host in hosts if host.state is HostState.AWAY]
-    if away_ones:
-        return (
-            f"{rule} No server of yours runs on a host that answers. Whether one runs on "
+        where = f"Servers, kernels or programs of yours run on {named(own)}."
+    elif away_ones:
+        where = (
+            "No server of yours runs on a host that answers. Whether one runs on "
             f"{named(away_ones)} is not known."
         )
-    return f"{rule} No server of yours runs on one of these hosts now."
+    return f"{_RULE} {where}" if len(hosts) > 1 else ""
 
 
 def nothing_text(name: str, hosts: Sequence[Host]) -> str:

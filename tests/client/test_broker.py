@@ -323,7 +323,7 @@ def test_at_import(
     shown: list[str] = []
     monkeypatch.setattr(display, "note", shown.append)
     broker = world.imports(**{VISIBLE: "1"})
-    assert [one.partition(",")[0] for one in shown] == ["GPU 0"], "it says which GPU"
+    assert [one.partition(" (")[0] for one in shown] == ["GPU 0"], "it says which GPU"
     assert framework.told == [("before", broker.grant), ("after", broker.grant)]
     assert broker.grant is not None
     assert world.environ[VISIBLE] == broker.grant.visible_devices

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from .render import Shown
@@ -25,19 +25,6 @@ _CLEAR: Final = "\r\x1b[K"  # back to the line's beginning, and empty it
 _LEAVE_NOTEBOOK: Final = "Interrupt the kernel (■) to leave the queue."
 _LEAVE_TERMINAL: Final = "Ctrl-C leaves"
 _STOP_NOTEBOOK: Final = "Interrupt the kernel (■) to stop waiting."
-
-
-class Display(Protocol):
-    """Shows a wait. Called often, always on the thread that waits."""
-
-    def update(self, notice: Mapping[str, Any]) -> None:
-        """The newest ``queued`` notification, or the same one again."""
-
-    def away(self, left: float) -> None:
-        """There is no node manager at present; it is waited for, ``left`` more seconds."""
-
-    def done(self, text: str | None = None) -> bool:
-        """End the wait; ``text`` says how. Returns whether anything was shown."""
 
 
 def say(text: str) -> None:
@@ -141,16 +128,8 @@ def waiting_display() -> Display:
     return TerminalDisplay(sys.stderr)
 
 
-_AWAY: Final = "away"  # what is shown then, as content
-
-
-def _content(notice: Mapping[str, Any]) -> object:
-    """The content by which people tell notifications apart."""
-    return notice.get("position"), repr(notice.get("ahead")), repr(notice.get("hints"))
-
-
-class _Waits(ABC):
-    """Shows a wait in one place: late, and not too often."""
+class Display(ABC):
+    """Shows a wait in one place: late, and not too often; always on the thread that waits."""
 
     def __init__(self, refresh: float, clock: Callable[[], float]) -> None:
         self._refresh = refresh
@@ -168,17 +147,21 @@ class _Waits(ABC):
         """Show that there is no node manager, or what came of the wait."""
 
     def update(self, notice: Mapping[str, Any]) -> None:
-        if self._is_due(_content(notice)):
+        """The newest ``queued`` notification, or the same one again."""
+        content = notice.get("position"), repr(notice.get("ahead")), repr(notice.get("hints"))
+        if self._is_due(content):
             self._queued(notice, self._clock() - self._begun)
 
     def away(self, left: float) -> None:
-        if self._is_due(_AWAY):
+        """There is no node manager at present; it is waited for, ``left`` more seconds."""
+        if self._is_due("away"):
             from . import render
 
             line = render.away_line(left, self._clock() - self._begun)
             self._say(line, good=False, is_over=False)
 
     def done(self, text: str | None = None) -> bool:
+        """End the wait; ``text`` says how. Returns whether anything was shown."""
         if self._shown_at is None:
             return False
         from ...figures import format_duration
@@ -221,7 +204,7 @@ class Place:
             )
 
 
-class NotebookDisplay(_Waits):
+class NotebookDisplay(Display):
     """One output of the cell."""
 
     def __init__(self, publisher: Any, clock: Callable[[], float] = time.monotonic) -> None:
@@ -240,7 +223,7 @@ class NotebookDisplay(_Waits):
         self._show(render.show_notice(told, good=good), waits=not is_over)
 
 
-class TerminalDisplay(_Waits):
+class TerminalDisplay(Display):
     """One line that is rewritten; in a log file, a line whenever something changes."""
 
     def __init__(self, stream: Any, clock: Callable[[], float] = time.monotonic) -> None:
