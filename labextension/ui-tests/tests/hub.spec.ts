@@ -309,7 +309,9 @@ test('hours by day come while the page is open, as in the file', async ({
   await expect(page.getByLabel('My leases')).toContainText('homework');
   // Twenty seconds later at the most, without a reload.
   await page.clock.fastForward(25_000);
-  await expect(days).toContainText('In the last 30 days: < 0.01 GPU-hours held');
+  await expect(days).toContainText(
+    'In the last 30 days: < 0.01 GPU-hours held'
+  );
   const file = await page.request.get('/services/gpushare/usage.csv?days=1');
   expect(
     Number((await file.text()).split('\r\n')[1].split(',')[3])
