@@ -95,30 +95,17 @@ class Lease(Shown):
 
     def __init__(self, of: Json, now: float, *, key: str, may_keep: bool) -> None:
         super().__init__(of, now)
+        ours, state = bool(of["mine"] and of.get("id")), of.get("state")
+        is_over = state in ("draining", "ended")
         self.key: Final = key
-        self._may_keep = may_keep
-
-    @property
-    def can_cancel(self) -> bool:
-        return self._is_ours and self.of["state"] == "queued"
-
-    @property
-    def can_release(self) -> bool:
-        return self._is_ours and self.of["state"] not in ("queued", "draining", "ended")
-
-    @property
-    def can_revoke(self) -> bool:
-        return bool(self.of.get("id")) and self.of["state"] not in ("draining", "ended")
-
-    @property
-    def can_keep(self) -> bool:
-        """Whether the viewer may keep the GPU of an idle notebook."""
-        held = self._may_keep and self._is_ours and self.of["kind"] == "kernel"
-        return held and self.of["phase"] == "held"
-
-    @property
-    def is_kept(self) -> bool:
-        return (self.of.get("pinned_until") or self.now) > self.now
+        self.can_cancel: Final = ours and state == "queued"
+        self.can_release: Final = ours and state != "queued" and not is_over
+        self.can_revoke: Final = bool(of.get("id")) and not is_over
+        #: Whether the viewer may keep the GPU of an idle notebook.
+        self.can_keep: Final = (
+            may_keep and ours and of["kind"] == "kernel" and of["phase"] == "held"
+        )
+        self.is_kept: Final = (of.get("pinned_until") or now) > now
 
     @property
     def loses(self) -> str:
@@ -126,10 +113,6 @@ class Lease(Shown):
         if self.of["state"] == "parked":
             return "the parked lease, but no variables,"
         return self.first["where"].plain if "where" in self.first else "the place in the queue"
-
-    @property
-    def _is_ours(self) -> bool:
-        return bool(self.of["mine"] and self.of.get("id"))
 
 
 def leases(

@@ -109,7 +109,6 @@ def group_text(rows: Iterable[PoolGroup], own: Iterable[str]) -> str:
 
 
 def _group_text(row: PoolGroup) -> str:
-    text = f"Your group {row.name} has {counted(row.own, 'GPU')} of its own and uses {row.used}"
-    if row.borrowed:
-        return f"{text}: {row.borrowed} {'is' if row.borrowed == 1 else 'are'} borrowed."
-    return f"{text}."
+    borrowed = f": {counted(row.borrowed, 'is', 'are')} borrowed" if row.borrowed else ""
+    own = counted(row.own, "GPU")
+    return f"Your group {row.name} has {own} of its own and uses {row.used}{borrowed}."

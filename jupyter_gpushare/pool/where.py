@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from ..figures import counted
 from ..policy.say.texts import gpus
 from ..predict.kinds import model_of
 from . import texts
@@ -172,11 +173,9 @@ def _judge(
             f"{len(free)} are free now."
         )
     if report.queue:
-        what = "request waits" if report.queue == 1 else "requests wait"
-        reasons.append(f"{report.queue} {what} there.")
+        reasons.append(f"{counted(report.queue, 'request waits', 'requests wait')} there.")
     if parked:
-        what = "kernel is" if parked == 1 else "kernels are"
-        reasons.append(f"{parked} of your {what} parked there.")
+        reasons.append(f"{parked} of your kernels {'is' if parked == 1 else 'are'} parked there.")
     first = (0.0 if fits else 0.5, float(-best))
     if not (has_room or fits):
         first = (1.0, _NEVER if wait is None else wait)
