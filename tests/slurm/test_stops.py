@@ -99,6 +99,8 @@ def test_a_job_that_made_way_for_a_person_is_started_again_by_requeueexit(slurm:
     assert slurm.job(job)["Restarts"] == "1"
 
 
+TIMEOUT = 4.0  # seconds for which a task may be silent
+LISTENS = (f"--Policy.heartbeat_timeout={TIMEOUT}", "--Policy.heartbeat_interval=0.5")
 #: Holds its lease until the test has it end.
 HOLDS = "echo has; until [ -e over ]; do sleep 0.1; done"
 
@@ -106,11 +108,9 @@ HOLDS = "echo has; until [ -e over ]; do sleep 0.1; done"
 @pytest.mark.long  # tests/node/test_manager.py has the rule itself
 def test_whoever_was_suspended_has_and_waits_for_what_it_did(slurm: Slurm) -> None:
     """The node manager is stopped, too, for longer than a task may be silent."""
-    timeout = 4.0
-    options = (f"--Policy.heartbeat_timeout={timeout}", "--Policy.heartbeat_interval=0.5")
     (slurm.home("bob") / "node.log").unlink(missing_ok=True)
     lines = [
-        node(*options),
+        node(*LISTENS),
         f"{GPUSHARE} run --gpus=2 --memory=20GiB -- sh -c '{HOLDS}' &",
         f"until {GPUSHARE} leases | grep active; do sleep 0.1; done",
         f"{GPUSHARE} run --memory=20GiB -- echo had its turn",
@@ -121,9 +121,9 @@ def test_whoever_was_suspended_has_and_waits_for_what_it_did(slurm: Slurm) -> No
     log = slurm.home("bob") / "node.log"
     slurm.until(lambda: "lease.queued" in log.read_text(), "the other one waits")
     slurm.ask("root", "scontrol", "suspend", job)
-    time.sleep(1.25 * timeout)
+    time.sleep(1.25 * TIMEOUT)
     slurm.ask("root", "scontrol", "resume", job)
-    time.sleep(timeout / 2)
+    time.sleep(TIMEOUT / 2)
     (slurm.home("bob") / "over").touch()
     slurm.ends(job)
     assert "had its turn" in slurm.out(job)
@@ -140,8 +140,8 @@ def test_a_job_that_was_suspended_alone_has_what_it_had(slurm: Slurm) -> None:
     log = slurm.home("alice") / "node.log"
     log.unlink(missing_ok=True)
     socket = "/srv/class/node.sock"
-    options = ("--shared", f"--socket={socket}", "--Policy.heartbeat_timeout=1")
-    teacher = slurm.submit("alice", f"{node(*options)}\nwait", "--gpus=2", "--nodelist=n1")
+    shared = node("--shared", f"--socket={socket}", *LISTENS)
+    teacher = slurm.submit("alice", f"{shared}\nwait", "--gpus=2", "--nodelist=n1")
     slurm.until(lambda: (slurm.folder / socket[1:]).exists(), "the node manager listens")
     lines = [
         f"export JUPYTER_GPUSHARE_SOCKET={socket}",
