@@ -504,13 +504,12 @@ def ask_back_text(why: Why, detail: str = "", kind: TaskKind = TaskKind.KERNEL) 
 
     ``detail`` is more precise, where there is one: of an idle task.
     """
+    idle, because = f"This {_IDLE[kind][0]} was idle", why.reason.because
     if detail:
-        told = detail.removesuffix(".")
-        return f"This {_IDLE[kind][0]} was idle, so its GPU was taken back: {told}."
+        return ended(f"{idle}, so its GPU was taken back: {detail}")
     if asks := why.reason.asks:
-        return f"This task was asked to {asks} because {why.reason.because}."
-    because = why.reason.because
-    return f"This {_IDLE[kind][0]} was idle, and its GPU was taken back because {because}."
+        return f"This task was asked to {asks} because {because}."
+    return f"{idle}, and its GPU was taken back because {because}."
 
 
 def park_warning_text(
@@ -579,11 +578,10 @@ def exclusive_text(indices: Sequence[int]) -> str:
     """That GPUs are taken on which the driver lets one process compute; empty: none is."""
     if not indices:
         return ""
-    one = len(indices) == 1
-    numbers = ", ".join(map(str, indices))
+    take = "takes" if len(indices) == 1 else "take"
     return (
-        f"{'GPU' if one else 'GPUs'} {numbers} {'takes' if one else 'take'} one task at a time, "
-        "whatever is free there: so says the compute mode that the administrator set."
+        f"{_named(indices)} {take} one task at a time, whatever is free there: so says the compute "
+        "mode that the administrator set."
     )
 
 
