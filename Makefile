@@ -25,6 +25,8 @@
 #   make demo-pool   notebooks, a sweep and an elastic training share nine GPUs of three hosts, and a
 #                    picture of it (2 min; needs Ray, which it installs)
 #   make demo-serve  a model server and two notebooks share one GPU, and a picture of it (1 min)
+#   make demo-slurm  a job of a real Slurm that holds GPUs for two notebooks ends, another takes over, and a
+#                    picture of it (2 min; as root, with slurm-wlm and munge)
 #   make bench       measure, and write docs/benchmarks.md
 #   make bench-hub   measure a class of 200 on one node manager, and write docs/benchmarks-hub.md
 #   make bench-hosts  people on several hosts, by where they start; docs/benchmarks-hosts.md (1 h)
@@ -83,7 +85,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help jest-kept test-power lab test test-fast test-long test-ray test-slurm test-ui test-afresh matrix wheels tour demo demo-parking demo-turns demo-qos demo-pool demo-serve bench bench-hub bench-hosts bench-pool bench-ledger bench-peers soak soak-pool soak-serve fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
+.PHONY: FORCE help jest-kept test-power lab test test-fast test-long test-ray test-slurm test-ui test-afresh matrix wheels tour demo demo-parking demo-turns demo-qos demo-pool demo-serve demo-slurm bench bench-hub bench-hosts bench-pool bench-ledger bench-peers soak soak-pool soak-serve fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -195,6 +197,11 @@ demo-pool: $(VENV)/.lab $(VENV)/.ray $(UI)
 demo-serve: $(VENV)/.lab $(VENV)/.doubles $(UI)
 	@mkdir -p build
 	@$(BIN)/python scripts/demo_serve.py --svg build/serve.svg $(ARGS)
+
+# As root, with Debian's slurm-wlm and munge; what the tests' bed imports needs pytest.
+demo-slurm: $(VENV)/.lab $(VENV)/.doubles $(UI)
+	@mkdir -p build
+	@$(BIN)/python scripts/demo_slurm.py --svg build/slurm.svg $(ARGS)
 
 lint: lint-python lint-ui
 lint-python: $(VENV)/.dev

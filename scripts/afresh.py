@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 UI = "jupyter_gpushare/labextension"
 #: Folders, and the targets that are made there; those that install more than the others come last.
 COPIES = {
-    "lab": ("tour", "demo", "demo-parking", "demo-qos", "demo-serve", "demo-turns"),
+    "lab": ("tour", "demo", "demo-parking", "demo-qos", "demo-serve", "demo-slurm", "demo-turns"),
     "ray": ("demo-pool",),
 }
 #: Of this process's environment: what says where packages and settings are.

@@ -127,10 +127,10 @@ class Holding:
 
     # -- people ------------------------------------------------------------------------------------
 
-    def notebook(self, host: str) -> Notebook:
-        """A notebook of the person's on a host."""
+    def notebook(self, host: str, who: str = PERSON) -> Notebook:
+        """A notebook of a person's on a host."""
         script = _NOTEBOOK.format(tests=str(ROOT / "tests"), socket=f"{self.sockets}/{host}.sock")
-        command = self.slurm.command(PERSON, sys.executable, "-c", script, host=host)
+        command = self.slurm.command(who, sys.executable, "-c", script, host=host)
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
         self._people.append(process)
