@@ -138,6 +138,6 @@ class Kept:
 
     def close(self) -> None:
         """The program has ended: give the lease back, unless others have joined it and go on."""
-        if self.record is not None:
+        if self.record is not None and self.tree.place:  # else what is noted is not ours yet
             self.record.close()
         self.holding.close()

@@ -107,6 +107,21 @@ def test_a_successor_goes_on_with_the_server_of_a_killed_keeper(
     until(lambda: not leases(node), "its lease is given back")
 
 
+def test_a_successor_that_cannot_listen_leaves_the_server_to_the_next_one(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    with served(node, tmp_path) as it:
+        pid = it.get("/echo")[1]["pid"]
+        with it.process as killed:
+            killed.kill()
+        with socket.create_server(("127.0.0.1", it.port)):
+            failed = subprocess.run(it.command, env=it.environ, capture_output=True, text=True)
+        assert "cannot be listened at" in failed.stderr
+        it.process = it.start()
+        it.until_health("awake")
+        assert it.get("/echo")[1]["pid"] == pid
+
+
 def test_a_successor_finds_a_server_that_was_only_starting(
     node: RunningNode, tmp_path: Path
 ) -> None:
