@@ -44,12 +44,16 @@ def test_no_golden_file_is_left_over() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_kubernetes_knows_every_object_and_every_field(version: str) -> None:
-    for case in CASES:
-        if holds_claims(case) and int(version.split(".")[1]) < CLAIMS_FROM:
-            continue
-        for (kind, _name), told in objects(CASES[case]).items():
-            if kind not in OPERATORS:
-                schemas.validate(told, version, strict=True)
+    knows_claims = int(version.split(".")[1]) >= CLAIMS_FROM
+    different = {
+        json.dumps(told)
+        for case in CASES
+        if knows_claims or not holds_claims(case)
+        for (kind, _name), told in objects(CASES[case]).items()
+        if kind not in OPERATORS
+    }
+    for told in different:
+        schemas.validate(json.loads(told), version, strict=True)
 
 
 def test_helm_finds_no_fault() -> None:
