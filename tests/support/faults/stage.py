@@ -254,6 +254,8 @@ class Cast:
             del self.players[player.pid]
 
     def kill(self, player: Player) -> None:
+        if not player.alive:  # it ended by itself, and had nothing any more
+            return
         self.harness.note(Saw.KILLED, client=player.name)
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(player.pidfd, signal.SIGKILL)
