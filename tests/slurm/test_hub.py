@@ -15,7 +15,7 @@ from support.jupyter import wait_for
 from support.slurm import Slurm
 from support.slurmhub import SlurmHub
 
-pytestmark = [pytest.mark.long, needs_hub]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600), needs_hub]
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/hub-on-slurm.md"
 #: The page's two configurations: servers as jobs of their own, and as programs of the holder's.
@@ -80,6 +80,7 @@ except OSError as error:
         # Nothing of the Hub's environment comes along into the job.
         environ = hub.inside("n1", "alice", "env", secret="of-the-hubs-proxy")
         assert "of-the-hubs-proxy" not in environ
+        assert "SLURM" not in environ
         # The Hub hears that the server has ended with its job, and starts it in the next one.
         walled.ask("root", "scancel", holder)
         hub.comes("n1", but=holder)
