@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,10 @@ from support.slurm import Slurm, missing
 
 from jupyter_gpushare.pool import joining
 
+PAGE = Path(__file__).parents[2] / "docs/how-to/slurm-pool.md"
+#: The page's commands, and its folder of sockets.
+BLOCKS = re.findall(r"^ *```bash\n(.*?)^ *```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+FOLDER = "/srv/course/gpushare"
 pytestmark = pytest.mark.story("jupyter_gpushare/engines/", "tests/slurm/", "tests/support/")
 
 GET = "from jupyter_gpushare.client import request; request(); x = 41; print('has', x)"
@@ -49,6 +55,24 @@ def test_a_cancelled_jobs_successor_takes_its_people_over_with_their_variables(
     assert cluster.state(job) == "CANCELLED"
     assert "still has memory" not in holding.log(job)
     assert later in holding.jobs()
+
+
+def test_the_commands_of_the_page_do_what_it_says(cluster: Slurm, holding: Holding) -> None:
+    """With as many GPUs as these hosts have, its folder of sockets, and a small program."""
+    keep, server = (text.replace(FOLDER, str(holding.sockets)) for text in BLOCKS)
+    words = shlex.split(keep.replace("--gpus 4", "--gpus 2"))
+    assert words[:4] == ["jupyter", "gpushare", "pool", "slurm"]
+    holding.keep_by(*words[4:], "--sbatch=--comment=class")
+    job = holding.comes("n1")
+    told = cluster.job(job)
+    seen = [told[word] for word in ("Partition", "TimeLimit", "Comment", "NumNodes")]
+    assert seen == ["gpu", "08:00:00", "class", "1"]
+    program = "jupyter gpushare run -- printenv CUDA_VISIBLE_DEVICES"
+    script = server.replace("jupyter lab --no-browser", program)
+    assert program in script
+    person = cluster.submit(PERSON, script, "--nodelist=n1")
+    cluster.ends(person)
+    assert re.search("^GPU-", cluster.out(person), re.MULTILINE)
 
 
 # -- the token -------------------------------------------------------------------------------------

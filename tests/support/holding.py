@@ -76,10 +76,13 @@ class Holding:
 
     def keep(self, *options: str, gpus: int = 2, time: str = "1h") -> None:
         """Start ``pool slurm``."""
-        own = (f"--folder={self.letters}", f"--sockets={self.sockets}", *HASTY)
         size = (f"--gpus={gpus}", f"--time={time}")
+        self.keep_by(f"--sockets={self.sockets}", *HASTY, *size, *options)
+
+    def keep_by(self, *options: str) -> None:
+        """The same with only these options, and what the node managers need here."""
         node = ("--", "--simulate=2x24GiB", "--NodeManagerApp.measure_interval=0.2")
-        self._keeps = self._start("slurm", *own, *size, *options, *node)
+        self._keeps = self._start("slurm", f"--folder={self.letters}", *options, *node)
 
     def end(self) -> None:
         """End it; jobs stay."""
