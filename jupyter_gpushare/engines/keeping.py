@@ -146,14 +146,18 @@ class Keeping:
 
     def _count_failures(self, held: Mapping[str, Held], own: Rows, now: float) -> None:
         """What ended, or does not join, before it was any use to anybody."""
+        lost = sorted(self._coming - held.keys() - own.keys())
+        if lost:
+            # One that never ran was cancelled, or forgotten by the engine: the next may well run.
+            ran = self._names.keys() & lost
+            self._memory = failed(self._memory if ran else replace(self._memory, failed=0), now)
         for piece, (name, at) in list(self._names.items()):
             if piece not in held or piece in own:
                 del self._names[piece]
             elif now > at + TOKEN_LASTS:
                 self._engine.gone(held[piece])
                 self._say(f"{name} did not join within {TOKEN_LASTS:.0f} s, and is given back.")
-        for piece in sorted(self._coming - held.keys() - own.keys()):
-            self._memory = failed(self._memory, now)
+        for piece in lost:
             self._say(
                 f"{self._engine.name} {piece} ended before it had joined; its log says why. The "
                 f"next one is asked for in {self._memory.again - now:.0f} s."

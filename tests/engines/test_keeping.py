@@ -169,6 +169,20 @@ def test_an_engine_that_says_no_is_not_asked_again_and_again() -> None:
     assert set(scene.said) == {"Nothing is changed now: It says no."}
 
 
+@pytest.mark.parametrize(("stage", "pause"), [(Stage.ASKED, 30.0), (Stage.THERE, 60.0)])
+def test_only_jobs_that_ran_and_did_not_join_make_the_next_one_wait_longer(
+    stage: Stage, pause: float
+) -> None:
+    scene = Scene(least=2)
+    for _twice in range(2):
+        scene.jobs.known = {one: Held(one, stage, "n1") for one in "12"}
+        scene.look(pause + 1)
+        scene.jobs.known.clear()
+        assert scene.look() == []
+    assert scene.look(pause - 1) == []
+    assert scene.look(2.0) == [("hold", "")] * 2
+
+
 def test_an_unused_host_is_drained_and_given_back_when_it_is_empty() -> None:
     scene = Scene()
     scene.runs("1")

@@ -21,7 +21,7 @@ MINUTES = float(os.environ.get("SOAK_MINUTES", "10"))
 #: Jobs whose time is over in the midst of it.
 JOBS = "2m"
 MOST = 2
-pytestmark = [pytest.mark.long, pytest.mark.timeout(60 * MINUTES + 600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(60 * MINUTES + 1500)]
 
 
 @pytest.fixture
@@ -161,8 +161,9 @@ def test_ten_minutes_of_faults_cost_nobody_a_variable(holding: Holding) -> None:
     for person in people:
         assert person.wrong == [], story
         assert person.seen[True] > 2 * MINUTES, story
-        # In the calm everybody has a GPU again, at the place where they are.
-        cluster.until(lambda one=person: one.cell(0.0), f"a GPU comes back: {story}", 180)
+        # In the calm everybody has a GPU again, at the place where they are. Jobs that Slurm lost
+        # as it was killed count as failed ones, after which the next is asked for later.
+        cluster.until(lambda one=person: one.cell(0.0), f"a GPU comes back: {story}", 600)
     assert "Traceback" not in story
     logs = {log.name: log.read_text() for log in holding.letters.glob("*.log")}
     assert not [name for name, told in logs.items() if "Traceback" in told or "Invariant" in told]
