@@ -40,6 +40,9 @@ _LOOK_AT_END: Final = 0.5
 _ASK: Final = 30.0
 #: Seconds before the end in which leases are ended, or a third of the time that there is.
 _LAST: Final = 60.0
+_NOTICE: Final = "--Policy.notify_before="
+#: Seconds for which people are warned before an idle kernel is parked, at most.
+_WARNS: Final = 30.0
 #: Seconds before the end in which all must be out, and in which a node manager has to end.
 _MARGIN: Final = 5.0
 _ENDS: Final = 3.0
@@ -107,7 +110,11 @@ class HolderVerb(WithCommand):
         line = [sys.executable, "-m", "jupyter_gpushare.cli", "node", f"--socket={place}"]
         line += [f"--ledger={own / 'ledger.sqlite'}", *(["--shared"] if self.sockets else ())]
         line += [f"--NodeManagerApp.pool_directory={pool}"]
-        line += [f"--NodeManagerApp.pool_listen=0.0.0.0:{port}", *arguments]
+        line += [f"--NodeManagerApp.pool_listen=0.0.0.0:{port}"]
+        # What idles must be out within the grace, and its people are warned before it is asked.
+        if not any(one.startswith(_NOTICE) for one in arguments):
+            line.append(f"{_NOTICE}{min(_WARNS, self.grace / 3):g}")
+        line += arguments
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         node = subprocess.Popen(line)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

@@ -339,7 +339,8 @@ def test_an_error_of_the_node_manager_leaves_the_cell_alone() -> None:
         assert broker.getting.ensure("import frame") is None
         assert any("`import frame` goes on without a GPU" in line for line in said)
         ended = "The parked GPU lease of this process has ended: Enough."
-        until(lambda: ended in said, "an administrator took it")
+        # Why it was parked was said between two cells, and is said now.
+        until(lambda: f"Others wait. {ended}" in said, "an administrator took it")
         assert broker.state is OwnState.LOST
 
 

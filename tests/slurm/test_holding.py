@@ -27,7 +27,7 @@ GET = "from jupyter_gpushare.client import request; request(); x = 41; print('ha
 def cluster() -> Iterator[Slurm]:
     if why := missing():
         pytest.skip(f"No Slurm can run here: {why}.")
-    with Slurm(settings={"KillWait": "45"}) as running:
+    with Slurm(settings={"KillWait": "30"}) as running:
         yield running
 
 

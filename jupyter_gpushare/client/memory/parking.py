@@ -60,6 +60,8 @@ class Parking:
         self._line = line
         self._activity = activity
         self._say = say.now
+        #: Why it was asked to park last, in sentences for people.
+        self.why = ""
         self._told_ability: str | None = None  # of which lease
 
     # -- a person's wish ------------------------------------------------------------------
@@ -105,6 +107,7 @@ class Parking:
         own = self._own
         with own.lock:
             own.settle()
+            self.why = ""  # its person did
             grant, session = own.grant, self._line.session
             if grant is None or session is None or own.state is not OwnState.HELD:
                 return None
@@ -144,6 +147,7 @@ class Parking:
     def asked_back(self, recall: Recall) -> None:
         """The node manager wants the memory of an idle task; on the session's thread."""
         lease, needs = recall.lease, recall.needs
+        self.why = recall.message
         own, session = self._own, self._line.session
         # The thread with the lock asks, waits or releases, so we cannot give GPUs back now.
         if session is None or not own.lock.acquire(blocking=False):

@@ -343,7 +343,9 @@ class Broker:
         if was_parked:
             if self._memory.holds:
                 message += " Its GPU memory stays in host memory until this kernel has a new lease."
-            say(f"The parked GPU lease of this process has ended: {message}")
+            # What was said as it was parked came between two cells, and was not shown.
+            ended = f"The parked GPU lease of this process has ended: {message}"
+            say(f"{self._parking.why} {ended}".strip())
             return
         if cuda_started():
             what = (
