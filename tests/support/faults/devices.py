@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from jupyter_gpushare.protocol.processes import start_time
 from support.cuda import Call, Cuda, CudaWorld, children_of, end_helper, helper_pid
 
 from .observed import Log, Saw, boot
@@ -95,9 +96,8 @@ class Devices:
 
     def _read(self, player: Player) -> _Look | None:
         began = boot()
-        for path in self._books.glob(f"{player.pid}.*"):
-            if path.suffix == ".new":
-                continue
+        # By its start, too: the books of a dead process with the same number stay there.
+        for path in self._books.glob(f"{player.pid}.{start_time(player.pid)}"):
             with contextlib.suppress(OSError, ValueError, IndexError), path.open("rb") as file:
                 stat = os.fstat(file.fileno())
                 words = [line.split() for line in file.read().decode("ascii").splitlines()]
