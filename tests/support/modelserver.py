@@ -92,11 +92,13 @@ class Upload(Seen):
 
 
 class Hang(Seen):
-    """It never answers; it says who hung up."""
+    """It never answers; it says who came and who hung up."""
 
+    came: ClassVar[list[str]] = []
     left: ClassVar[list[str]] = []
 
     async def get(self) -> None:
+        self.came.append(self.get_argument("id", ""))
         await asyncio.Event().wait()
 
     def on_connection_close(self) -> None:
@@ -105,7 +107,7 @@ class Hang(Seen):
 
 class Left(web.RequestHandler):
     def get(self) -> None:
-        self.write({"left": Hang.left})
+        self.write({"came": Hang.came, "left": Hang.left})
 
 
 class Drop(Seen):
