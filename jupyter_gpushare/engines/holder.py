@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,7 +50,7 @@ _ENDS: Final = 3.0
 _CUT_SHORT: Final = "was cancelled or preempted, or its time is over"
 
 
-class HolderVerb(WithCommand):
+class HolderVerb(WithCommand, ABC):
     """What an engine starts where it gives GPUs; each engine says which piece it is."""
 
     arguments = "[-- OPTIONS OF THE NODE MANAGER]"
@@ -65,13 +66,13 @@ class HolderVerb(WithCommand):
     )
     grace = option(30.0, "Seconds from SIGTERM until SIGKILL.", read=number(1.0, 86400.0))
 
+    @abstractmethod
     def piece(self) -> str:
         """The engine's name for it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ends(self) -> float | None:
         """When it ends (Unix time), or ``None`` where the engine does not say now."""
-        raise NotImplementedError
 
     def run(self, arguments: list[str]) -> int:
         self._told_to_end = 0.0

@@ -55,7 +55,7 @@ def test_the_values_are_all_that_the_hub_needs() -> None:
 
 
 def test_setup_finds_nothing_to_add() -> None:
-    """Who has our package in the Hub's image may call it, too."""
+    """An administrator whose Hub image has our package may also call ``setup``."""
     c, before = as_the_hub_has_it(), as_the_hub_has_it()
     setup(c, url=None)
     assert {entry["name"] for entry in c.JupyterHub.services} == {"gpushare", "gpushare-node"}

@@ -286,7 +286,7 @@ def _warning(scene: Scene, lease: Lease, why: Why, seconds: float, said: str) ->
 
 @_tells(ev.ServiceChanged)
 def _out_of_service(event: ev.ServiceChanged, scene: Scene) -> Iterator[Told]:
-    """Who has something on a GPU that leaves service hears it at once, and not when idle only."""
+    """Tell everybody who has something on a GPU that leaves service, those who compute, too."""
     state = scene.state
     if event.gpu is None or event.reason is None:
         return
