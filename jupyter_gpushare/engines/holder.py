@@ -96,6 +96,7 @@ class HolderVerb(WithCommand, ABC):
                 raise Refused(f"The token in {folder} cannot be used: {error}.") from error
             if letter is not None:
                 return letter
+            # The folder may be on another host's disk, which tells nobody of a new file.
             time.sleep(_LOOK_AT_END)
         return None
 
@@ -182,6 +183,7 @@ class HolderVerb(WithCommand, ABC):
                 self._keep_usage(place)
                 print(*(f"{one} still has memory there." for one in left), sep="\n", flush=True)
                 return 1 if left else 0
+            # Until SIGTERM comes, which ends no sleep, and until memory is measured as gone.
             time.sleep(_LOOK_AT_END if seconds <= notice + _LOOK else _LOOK)
         raise Refused("The node manager has ended; what it said is above.")
 
