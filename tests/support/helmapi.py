@@ -13,12 +13,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from . import chart
+from .kubeapi import answering
 
 #: The resources of each group, by their kind.
 GROUPS = {
@@ -80,17 +81,8 @@ class HelmApi:
     @contextmanager
     def served(self) -> Iterator[HelmApi]:
         """Answer on a free port of this host."""
-        server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"api": self}))
-        server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
+        with answering(type("Handler", (_Handler,), {"api": self})) as self.url:
             yield self
-        finally:
-            server.shutdown()
-            thread.join()
-            server.server_close()
 
     def helm(self, *steps: tuple[str, dict[str, Any]], begins: Path = chart.CHART) -> str:
         """Have Helm do this, in a process of its own. Returns what it refused, or nothing.

@@ -28,6 +28,25 @@ from . import chart
 Asked = tuple[str, str, str]
 
 
+@contextmanager
+def answering(
+    handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None
+) -> Iterator[str]:
+    """The address at which it answers, on a free port of this host."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 @dataclass
 class KubeApi:
     """Objects by resource and name, and what was asked."""
@@ -43,19 +62,8 @@ class KubeApi:
     @contextmanager
     def served(self, tls: ssl.SSLContext | None = None) -> Iterator[KubeApi]:
         """Answer on a free port of this host."""
-        server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"api": self}))
-        server.daemon_threads = True
-        if tls is not None:
-            server.socket = tls.wrap_socket(server.socket, server_side=True)
-        self.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
+        with answering(type("Handler", (_Handler,), {"api": self}), tls) as self.url:
             yield self
-        finally:
-            server.shutdown()
-            thread.join()
-            server.server_close()
 
     def may(self, verb: str, resource: str, name: str) -> bool:
         """Whether one of the rules allows it; as Kubernetes' own RBAC decides."""
