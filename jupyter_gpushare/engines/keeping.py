@@ -24,8 +24,8 @@ from .wanted import Bounds, Demand, Held, Memory, Seen, Stage, failed, wanted
 
 #: Seconds for which a host's token can be used, and after which one that did not join is given up.
 TOKEN_LASTS: Final = 300.0
-#: Why a host is taken out of service that is given back; by this it is known again.
-GIVEN_BACK: Final = "it is given back, since nobody used it"
+#: Why a host is taken out of service that is given back, for people.
+_GIVEN_BACK: Final = "it is given back, since nobody used it"
 
 Rows = Mapping[str, Mapping[str, Any]]
 Ask = Callable[..., dict[str, Any]]
@@ -55,7 +55,7 @@ def is_used(row: Mapping[str, Any]) -> bool:
 
 def is_given_back(row: Mapping[str, Any]) -> bool:
     """Whether it was taken out of service to be given back."""
-    return row["drain"] is not None and row["drain"]["reason"] == GIVEN_BACK
+    return row["drain"] is not None and bool(row["drain"]["gives_back"])
 
 
 class Keeping:
@@ -182,7 +182,8 @@ class Keeping:
             raise
         for one in todo.back:
             if one.piece in own:
-                self._ask(PoolMethod.DRAIN, host=own[one.piece]["host"], reason=GIVEN_BACK)
+                host = own[one.piece]["host"]
+                self._ask(PoolMethod.DRAIN, host=host, reason=_GIVEN_BACK, gives_back=True)
             else:
                 self._coming.discard(one.piece)
                 self._engine.gone(one)
@@ -190,10 +191,14 @@ class Keeping:
 
 
 def _seen(one: Held, row: Mapping[str, Any] | None) -> Seen:
-    """A host that runs and has not joined is still on its way."""
+    """A host that runs and has not joined is still on its way.
+
+    One that was taken out of service serves nobody: it is neither enough nor unused, and what a
+    person took out stays out.
+    """
     if row is None:
         return Seen(replace(one, stage=Stage.ASKED) if one.stage is Stage.THERE else one)
-    if one.stage is Stage.THERE and is_given_back(row):
+    if one.stage is Stage.THERE and row["drain"] is not None:
         return Seen(replace(one, stage=Stage.GOING))
     return Seen(one, is_used(row))
 

@@ -162,8 +162,13 @@ class PoolAnswers:
 
     async def _change_service(self, params: HostParams, by: str) -> dict[str, Any]:
         """The host as it says itself, once it has heard; one that is lost hears later."""
-        name, reason = params.host, params.reason if isinstance(params, DrainHostParams) else None
-        await self._submit(lambda at: cmd.Deed(at, ev.HostServiceChanged(at, name, reason, by)))
+        name = params.host
+        reason, gives_back = None, False
+        if isinstance(params, DrainHostParams):
+            reason, gives_back = params.reason, params.gives_back
+        await self._submit(
+            lambda at: cmd.Deed(at, ev.HostServiceChanged(at, name, reason, by, gives_back))
+        )
 
         def heard(state: State) -> bool:
             host = state.hosts.get(name)

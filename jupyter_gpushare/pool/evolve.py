@@ -180,7 +180,8 @@ def _unchanged(state: State, _event: Happening) -> State:
 
 @_evolves(ev.HostServiceChanged)
 def _service_changed(state: State, event: ev.HostServiceChanged) -> State:
-    drain = None if event.reason is None else Drained(event.reason, event.by)
+    reason = event.reason
+    drain = None if reason is None else Drained(reason, event.by, event.gives_back)
     return _with(state, replace(state.hosts[event.host], drain=drain, due=True), ())
 
 

@@ -87,7 +87,7 @@ def _summary(state: State, at: float) -> Iterator[Happening]:
         if host.held is not None:
             yield ev.HostHeld(at, name, host.held)
         if host.drain is not None:
-            yield ev.HostServiceChanged(at, name, host.drain.reason, host.drain.by)
+            yield ev.HostServiceChanged(at, name, **asdict(host.drain))
         elif host.due:
             yield ev.HostServiceChanged(at, name, None, "")
         if not host.due:

@@ -68,10 +68,14 @@ NOT_LENT = Out()
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """A host is not to serve, says an administrator of the pool."""
+    """A host is not to serve, says an administrator of the pool.
+
+    ``gives_back``: what keeps its engine's hosts says so, to give it back once it is empty.
+    """
 
     reason: str
     by: str
+    gives_back: bool = False
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,7 @@ class DrainHostParams(HostParams):
     """The host to take out of service, and the reason for everybody."""
 
     reason: Annotated[str, Text(NAME, LINE_PATTERN), "one line; everybody who waits reads it"]
+    gives_back: Annotated[bool, "its engine asks, which has it back once it is empty"] = False
 
 
 @dataclass(frozen=True, slots=True)

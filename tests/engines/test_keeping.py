@@ -9,7 +9,7 @@ import pytest
 
 from jupyter_gpushare.console.verb import Refused
 from jupyter_gpushare.engines.engine import EngineAway
-from jupyter_gpushare.engines.keeping import GIVEN_BACK, TOKEN_LASTS, Keeping, demand_of, is_used
+from jupyter_gpushare.engines.keeping import TOKEN_LASTS, Keeping, demand_of, is_used
 from jupyter_gpushare.engines.wanted import Bounds, Demand, Held, Stage
 from jupyter_gpushare.protocol.poolcalls import PoolMethod
 
@@ -47,7 +47,7 @@ class Pool:
         if method is PoolMethod.FORGET:
             del self.rows[params["host"]]
         if method is PoolMethod.DRAIN:
-            self.rows[params["host"]]["drain"] = {"reason": params["reason"]}
+            self.rows[params["host"]]["drain"] = params
         return {"token": f"token of {params['host']}"}
 
 
@@ -189,17 +189,29 @@ def test_an_unused_host_is_drained_and_given_back_when_it_is_empty() -> None:
     scene.pool.rows["n1"] = row("n1", "1")
     assert scene.look() == scene.look() == []
     assert scene.look(61.0) == []
-    assert scene.pool.rows["n1"]["drain"] == {"reason": GIVEN_BACK}
+    assert scene.pool.rows["n1"]["drain"]["gives_back"]
     assert scene.look() == []
     scene.pool.rows["n1"]["empty"] = True
     assert scene.look() == [("gone", "1")]
 
 
-def test_a_host_that_an_administrator_took_out_of_service_is_not_given_back() -> None:
-    scene = Scene(least=1)
+@pytest.mark.parametrize("least", [0, 1])
+def test_a_host_that_a_person_took_out_of_service_is_left_to_them_and_serves_nobody(
+    least: int,
+) -> None:
+    """Also where they say why in the words by which a host is given back."""
+    scene = Scene()
     scene.runs("1")
-    scene.pool.rows["n1"] = row("n1", "1", drain={"reason": "its fan"}, empty=True)
-    assert scene.look() + scene.look(100.0) == []
+    scene.pool.rows["n1"] = row("n1", "1")
+    scene.look()
+    assert scene.look(61.0) == []
+    words = scene.pool.rows["n1"]["drain"]["reason"]
+    scene = Scene(least=least)
+    scene.runs("1")
+    drain = {"reason": words, "gives_back": False}
+    scene.pool.rows["n1"] = row("n1", "1", drain=drain, empty=True)
+    assert scene.look() + scene.look(100.0) == [("hold", "")] * least * 2
+    assert scene.pool.rows["n1"]["drain"] == drain
 
 
 def test_who_waits_and_what_is_free_is_counted_where_hosts_can_be_reached() -> None:

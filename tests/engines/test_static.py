@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from support.livenode import CLI
 from support.node import until
-from support.runningpool import PoolHost, RunningPool
+from support.runningpool import PoolHost, RunningPool, joined
 
-from jupyter_gpushare.engines.keeping import GIVEN_BACK
-
+#: Why a host is given back; a person may say the same.
+WORDS = "it is given back, since nobody used it"
 HASTY = ("--interval=0.1", "--patience=0.1", "--idle=1")
 
 
@@ -43,15 +43,19 @@ def test_a_second_host_serves_while_somebody_waits_for_the_first(
         PoolHost(tmp_path / "b", pool, "b", "1x24GiB"),
     ):
         pool.sees("a", "b")
-        line = [*CLI, "pool", "static", "a", "b", f"--socket={pool.socket}", *HASTY]
+        joined(pool, tmp_path / "c", "c", 1)
+        pool.verb("drain", "c", "--reason", WORDS)
+        line = [*CLI, "pool", "static", "c", "a", "b", f"--socket={pool.socket}", *HASTY]
         with ended(subprocess.Popen(line, stdout=subprocess.PIPE, text=True)) as keeps:
             until(lambda: _drain(pool, "b"), "b is given back, since nobody is there")
-            assert _drain(pool, "b") == {"by": pool.host("b")["drain"]["by"], "reason": GIVEN_BACK}
+            own, others = _drain(pool, "b"), _drain(pool, "c")
+            assert own == others | {"gives_back": True}
             assert _drain(pool, "a") is None, "one stays"
             with a.client("alice") as alice, a.client("bob") as bob:
                 alice.request(gpus=1)
                 bob.ask(gpus=1)
                 until(lambda: _drain(pool, "b") is None, "b serves")
+                assert _drain(pool, "c") == others, "what a person took out stays out"
             keeps.send_signal(signal.SIGTERM)
             told, _ = keeps.communicate(timeout=60)
         assert keeps.returncode == 0

@@ -73,6 +73,8 @@ def at_random(seed: int) -> list[ev.Event]:
             event = ev.GroupsTold(at, host, who, (why,))
         elif chance.random() < 0.05:
             event = ev.HostHeld(at, host, Holding("Slurm", f"job {number}", hours))
+        elif chance.random() < 0.05:
+            event = ev.HostServiceChanged(at, host, why or None, "root", bool(why) and reclaim)
         told.append(event)
         if chance.random() < 0.01:
             told += [ev.HostsChanged(at, host, joins, "root") for joins in (False, True)]

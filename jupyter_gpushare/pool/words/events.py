@@ -175,11 +175,15 @@ class GroupRemoved(Event):
     )
 )
 class HostServiceChanged(Event):
-    """A host was taken out of service for a ``reason``; ``None``: it was put back."""
+    """A host was taken out of service for a ``reason``; ``None``: it was put back.
+
+    ``gives_back``: its engine is to have it back.
+    """
 
     host: Host
     reason: str | None
     by: str
+    gives_back: bool = False
 
 
 @recorded()
