@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Final
 
 from ...protocol.processes import stat_of, status_of
@@ -36,8 +37,14 @@ def origin(environ: Mapping[str, str]) -> Origin:
         of_kernel=not is_kernel and any(name in environ for name in _OF_KERNEL),
         foreground=_is_in_foreground(),
         nohup=_survives_its_terminal(),
-        runner=next((found for words in _ancestors() if (found := runner_of(words))), ""),
+        runner=_runner_above(os.getppid()),
     )
+
+
+@cache  # who started a process stays the same, and to read it takes as long as a grant
+def _runner_above(parent: int) -> str:
+    """The first of :data:`RUNNERS` from this process up; empty: there is none."""
+    return next((found for words in _line_of(parent) if (found := runner_of(words))), "")
 
 
 def runner_of(command: Sequence[str]) -> str:
@@ -82,9 +89,8 @@ def _ignores_hang_up(pid: int) -> bool:
     return bool(int(ignored, 16) & 1 << signal.SIGHUP - 1)
 
 
-def _ancestors() -> Iterator[Sequence[str]]:
-    """The command lines of the parents, the nearest first."""
-    pid = os.getppid()
+def _line_of(pid: int) -> Iterator[Sequence[str]]:
+    """The command lines of a process and its parents, the nearest first."""
     for _ in range(_MOST_ANCESTORS):
         if pid <= 1:
             return
