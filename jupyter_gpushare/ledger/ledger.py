@@ -503,7 +503,6 @@ class Ledger(Reads):
         path: Path,
         history: float,
         lock: int | None,
-        adopt: Callable[[sqlite3.Connection], None],
     ) -> None:
         """Not for callers: see :meth:`open`."""
         self.path = path
@@ -511,7 +510,7 @@ class Ledger(Reads):
         self.notice: str | None = None
         self._history = history
         self._lock = lock
-        self._adopt = adopt
+
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
         self._copy: Path | None = None
@@ -526,13 +525,11 @@ class Ledger(Reads):
         *,
         history: float,
         wall: float,
-        adopt: Callable[[sqlite3.Connection], None] = lambda connection: None,
         sets_aside: bool = True,
     ) -> Self:
         """Open or create the ledger at ``path``, keeping ``history`` seconds of records.
 
-        ``adopt`` may first change a file that is no ledger of this form into one. A corrupt file is
-        an error where ``sets_aside`` is not wanted.
+        A corrupt file is an error where ``sets_aside`` is not wanted.
 
         ``wall`` (unix seconds) stamps migrations and the name of a corrupt
         file set aside. On a read-only disk an existing ledger opens for
@@ -544,7 +541,7 @@ class Ledger(Reads):
         path = Path(path).absolute()
         with _told_of(path):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        ledger = cls(path, history, _lock(path), adopt)
+        ledger = cls(path, history, _lock(path))
         try:
             try:
                 ledger._start(wall)
@@ -780,7 +777,7 @@ class Ledger(Reads):
         with self._opening():
             connection = self._connect(self.place)
             _check(connection, self.place)
-            self._adopt(connection)
+
             _check_floor(connection)
             _migrate(connection, wall)
             _check_content(connection)

@@ -7,7 +7,6 @@ All raise :class:`LedgerError`.
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -16,13 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..ledger.codec import from_record, to_record
-from ..ledger.ledger import FIRST_SCHEMA, MIGRATIONS, Ledger, LedgerInUse, transaction
+from ..ledger.ledger import Ledger, LedgerInUse
 from ..policy.words.described import Happening
 from .state import State
 from .words import events as ev
 
-#: Marks a file of the release before, which had tables of its own ("pool" in ASCII).
-_OWN_TABLES: Final = 0x706F6F6C
 #: Seconds for another pool to end.
 _OTHER_ENDS: Final = 5.0
 #: What people did.
@@ -34,8 +31,7 @@ def opened(path: Path) -> Ledger:
     until = time.monotonic() + _OTHER_ENDS
     while True:
         try:
-            wall = time.time()
-            return Ledger.open(path, history=0.0, wall=wall, adopt=_adopt, sets_aside=False)
+            return Ledger.open(path, history=0.0, wall=time.time(), sets_aside=False)
         except LedgerInUse as error:
             if time.monotonic() > until:
                 raise LedgerInUse(
@@ -97,25 +93,3 @@ def _summary(state: State, at: float) -> Iterator[Happening]:
         yield ev.GroupSet(at, group, "")
     for loan in state.loans.values():
         yield ev.GpusLent(at, loan, "")
-
-
-def _adopt(connection: sqlite3.Connection) -> None:
-    """Bring a file of the release before into the form that all ledgers have."""
-    if connection.execute("PRAGMA application_id").fetchone()[0] != _OWN_TABLES:
-        return
-    with transaction(connection):
-        connection.execute("ALTER TABLE meta RENAME TO own_meta")
-        for number, step in enumerate(MIGRATIONS, FIRST_SCHEMA):
-            step(connection)
-            connection.execute("INSERT INTO schema_version VALUES (?, 0)", (number,))
-        for statement in (
-            "INSERT INTO records SELECT seq, kind, at, wall, environment, NULL,"
-            " json_remove(json_set(data, '$.v', 1), '$.at', '$.environment') FROM events",
-            "INSERT INTO meta SELECT key, CASE key WHEN 'boot_id' THEN json_quote(value)"
-            " ELSE value END FROM own_meta",
-            "INSERT INTO meta SELECT 'addresses', json_group_object(name, address) FROM hosts",
-            "DROP TABLE events",
-            "DROP TABLE own_meta",
-            "DROP TABLE hosts",
-        ):
-            connection.execute(statement)
