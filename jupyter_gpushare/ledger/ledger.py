@@ -241,7 +241,7 @@ def _check_floor(connection: sqlite3.Connection) -> None:
 
 
 def _raise_floor(connection: sqlite3.Connection, version: int) -> None:
-    if version > max(FIRST, _meta_int(connection, _FLOOR)):
+    if version > FIRST and version > _meta_int(connection, _FLOOR):
         connection.execute(_SET_META, (_FLOOR, str(version)))
         connection.execute(_SET_META, (_FLOOR_RELEASE, RELEASES[version]))
 

@@ -231,11 +231,7 @@ def use(connection: sqlite3.Connection, lease: str, now: Use, at: float, wall: f
     if before is None or before.use == now:
         return
     at = max(at, before.since_at)  # a record was later: what lasts no time is no span
-    # Spans that no record ends count down from -1, and so never meet the number of a record.
-    (least,) = connection.execute(
-        "SELECT MIN(0, COALESCE(MIN(seq), 0)) FROM usage_spans"
-    ).fetchone()
-    _close(connection, lease, before, before.since_wall + (at - before.since_at), least - 1)
+    _close(connection, lease, before, before.since_wall + (at - before.since_at), None)
     _put(connection, lease, replace(before, since_wall=wall, since_at=at, use=now))
 
 
@@ -244,16 +240,22 @@ def _close(
     lease: str,
     before: _Open,
     end: float,
-    seq: int,
+    seq: int | None,
     *,
     last: bool = False,
 ) -> None:
-    """Keep the time since the last change as a span; ``seq`` tells spans of the same end apart."""
+    """Keep the time since the last change as a span; ``seq`` tells spans of the same end apart.
+
+    It is the number of the record that ends the span. Spans that no record ends count down from -1
+    for each end, and so never meet such a number.
+    """
     # The last one is kept even if it took no time: by it the lease is counted.
     if last or ((before.gpus or before.use.memory) and end > before.since_wall):
         connection.execute(
             "INSERT INTO usage_spans (end_wall, seq, lease, environment, gpus, busy,"
-            " start_wall, last, rests, memory) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " start_wall, last, rests, memory) VALUES (?1, COALESCE(?2, (SELECT"
+            " MIN(0, COALESCE(MIN(seq), 0)) - 1 FROM usage_spans WHERE end_wall = ?1)),"
+            " ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
             (
                 *(end, seq, lease, before.environment, before.gpus, before.busy),
                 *(before.since_wall, last, before.use.rests, before.use.memory),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from datetime import datetime, timedelta, timezone
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
@@ -263,6 +263,24 @@ def test_turns_are_charged_and_memory_is_counted_beside(ledger: Ledger, days: fl
     if days is None:
         part = rows(ledger, 2400.0, 3000.0)
         assert (part["alice"].gpu_seconds_charged, part["bob"].gpu_seconds_charged) == (0.0, 600.0)
+
+
+def test_a_grant_is_written_as_quickly_after_many_turns(ledger: Ledger) -> None:
+    def steps(at: float, lease: str) -> int:
+        """What SQLite does for a grant, a turn and an end, in its own steps."""
+        done = count()
+        ledger._connection.set_progress_handler(lambda: next(done) * 0, 1)
+        ledger.append([granted(at, lease)], used(at, **{lease: Use(False, GIB)}))
+        ledger.append([], used(at + 1.0, **{lease: Use(True, GIB)}))
+        ledger.append([ended(at + 2.0, lease)])
+        ledger._connection.set_progress_handler(None, 0)
+        return next(done)
+
+    first = steps(0.0, "first")
+    ledger.append([granted(10.0, "long")])
+    for turn in range(500):
+        ledger.append([], used(20.0 + turn, long=Use(turn % 2 == 0, GIB)))
+    assert steps(1000.0, "last") < 1.5 * first
 
 
 def test_a_running_lease_counts_until_now_and_over_a_restart(path: Path, opens: Opens) -> None:
