@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from support.policy_moves import two_people_one_gpu
-from support.policy_world import BOOT, GIB, World, gpu, replayed, why_waits
+from support.policy_world import BOOT, GIB, World, gpu, plain_config, replayed, why_waits
 
 from jupyter_gpushare.node.views.status import display_state
 from jupyter_gpushare.policy.words import commands as cmd, events as ev
@@ -154,6 +154,59 @@ def test_a_suspended_task_with_nothing_on_its_gpu_keeps_it_while_nobody_waits() 
     world.request("bob", 3)
     world.observe()
     assert (world.phase("L1"), world.phase("L3")) == ("forgotten", "held")
+
+
+def bob_is_suspended(world: World, stopped: bool = True) -> None:
+    """For a while; the others give signs of life."""
+    world.at += world.config.heartbeat_timeout
+    for name in world.state.last_seen:
+        if world.state.leases[name].environment != "bob":
+            world.says(name, cmd.Heartbeat)
+    bobs = [name for name, lease in world.state.leases.items() if lease.environment == "bob"]
+    world.run(cmd.Tick(world.at, world.at, frozenset(bobs if stopped else ())))
+
+
+@pytest.mark.parametrize("parked", [False, True])
+def test_who_waits_suspended_is_passed_and_has_its_place_again_when_it_goes_on(
+    parked: bool,
+) -> None:
+    world = World(plain_config(max_tasks_per_gpu=1)).start([gpu(0)], Quota(1, None))
+    world.request("bob" if parked else "alice", 1)
+    if parked:
+        world.idle("L1")
+        world.park("L1")
+        world.observe()
+    world.request("alice" if parked else "bob", 2)
+    if parked:
+        world.resume("L1")
+    bobs, holds = ("L1", "L2") if parked else ("L2", "L1")
+    bob_is_suspended(world)
+    for pid, who in enumerate(("carol", "dave"), 3):
+        world.request(who, pid)
+    assert world.why(bobs).startswith("Its process is stopped")
+    world.release(holds, "alice", seen=True)
+    assert world.phase("L3") == "held", "it could not use the GPU"
+    bob_is_suspended(world)
+    world.says(bobs, cmd.Heartbeat)
+    world.release("L3", "carol", seen=True)
+    assert (world.phase(bobs), world.phase("L4")) == ("held", "queued")
+
+
+def test_who_waits_suspended_and_goes_on_gets_what_is_free_or_is_heard_of_no_more() -> None:
+    for heard in (True, False):
+        world = two_people_one_gpu()
+        bob_is_suspended(world)
+        world.die(1, seen=True)
+        assert world.phase("L2") == "queued"
+        assert [event.again for event in world.of(ev.Suspended)] == [False]
+        bob_is_suspended(world)
+        assert [event.again for event in world.of(ev.Suspended)] == [False, True]
+        if heard:
+            world.says("L2", cmd.Heartbeat)
+            assert world.phase("L2") == "held"
+        else:
+            bob_is_suspended(world, stopped=False)
+            assert world.phase("L2") == "forgotten"
 
 
 def test_a_reboot_ends_everything() -> None:

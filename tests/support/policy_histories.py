@@ -381,14 +381,19 @@ class Histories(WallsFall, RuleBasedStateMachine):
     @rule(
         seconds=st.sampled_from([0.5, 6.0, 16.0, 70.0]),
         silent=st.sampled_from(["nobody", "everybody", "the odd ones"]),
+        stopped=st.booleans(),
     )
-    def time_passes(self, seconds: float, silent: str) -> None:
+    def time_passes(self, seconds: float, silent: str, stopped: bool = False) -> None:
+        """Who is silent may be ``stopped``, as in a job that is suspended."""
         self.world.at += seconds
+        still = set[LeaseId]()
         for name, lease in sorted(self.world.state.leases.items()):
             quiet = silent == "everybody" or (silent != "nobody" and lease.order % 2)
             if not quiet and lease.task.process in lease.members:
                 self.world.says(name, cmd.Heartbeat)
-        self.world.run(cmd.Tick(self.world.at, self.world.at))
+            elif stopped:
+                still.add(name)
+        self.world.run(cmd.Tick(self.world.at, self.world.at, frozenset(still)))
 
     @rule(data=st.data(), out=st.booleans(), new=st.booleans())
     def drain(self, data: st.DataObject, out: bool, new: bool) -> None:

@@ -747,14 +747,17 @@ class World:
         """The stated bound: nobody passes a request that has been passed often enough.
 
         Grants that pass it while its environment has no GPU-hours left do not count, nor
-        those while what it gave back itself is not free.
+        those while what it gave back itself is not free, or its process is stopped.
         """
         waiting = before.queue.waiting
+        assert not before.leases[event.lease].suspended, "it could not use what it gets"
         mine = (waiting[event.lease].urgent_at, waiting[event.lease].order)
         for item in waiting.values():
             lease = before.leases[item.lease]
             own = [key for key in before.claims if key[0] == lease.id]
             if self.is_spent(before, item.environment) or own or self.lacks(before, lease):
+                continue
+            if lease.suspended:
                 continue
             if lacks_loan(before, lease):  # tests/policy/test_loans.py says what that is
                 continue

@@ -154,8 +154,8 @@ def _is_short(state: State, environment: EnvironmentName) -> bool:
     waits = (state.leases[name] for name in state.queue.waiting)
     own = (lease for lease in waits if lease.environment == environment)
     lease = min(own, key=lambda lease: (lease.requested_at, lease.order))
-    is_spent = state.budget(environment).level is BudgetLevel.SPENT
-    return lease.request.gpus == 1 and not is_spent and not lacks_loan(state, lease)
+    can_not = lease.suspended or state.budget(environment).level is BudgetLevel.SPENT
+    return lease.request.gpus == 1 and not can_not and not lacks_loan(state, lease)
 
 
 def _wants(state: State) -> list[Want]:
@@ -178,7 +178,7 @@ def _wants(state: State) -> list[Want]:
 def _gains(state: State, lease: Lease, held: int) -> bool:
     """Whether a request could go on by a larger loan, at least if a GPU is free."""
     if lease.id in state.queue.held_up:
-        return lacks_loan(state, lease)
+        return lacks_loan(state, lease) and not lease.suspended
     book, lent = state.quotas, quota_of(state, lease).gpus
     return book.pool is not None and lent <= held and lent < book.most(lease.environment).gpus
 

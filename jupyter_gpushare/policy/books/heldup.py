@@ -1,4 +1,5 @@
-"""What a waiting request waits for that no other task could give: a loan, a GPU, its own memory.
+"""What a waiting request waits for that no other task could give: a loan, a GPU, its own memory,
+its own process, which is stopped.
 
 Such a request is *held up*. It keeps its place in the queue, and nobody is asked for anything on
 its behalf.
@@ -101,9 +102,11 @@ def is_held_up(state: State, lease: Lease) -> bool:
     """Whether this waiting request could not be granted whatever other tasks gave back.
 
     A parked task waits until the memory that it gave back is really free. A request that needs
-    GPUs that are out of service, or do not work, waits for those.
+    GPUs that are out of service, or do not work, waits for those. A task that is suspended could
+    not use what it gets.
     """
     gpus = (state.gpus[part.gpu] for part in lease.allocations)
     drains = lease.phase is LeasePhase.PARKED and any(lease.id in one.draining for one in gpus)
     spent = state.budget(lease.environment).level is BudgetLevel.SPENT
-    return drains or spent or lacks_loan(state, lease) or lacks_gpus(state, lease)
+    can_not = drains or spent or lease.suspended
+    return can_not or lacks_loan(state, lease) or lacks_gpus(state, lease)

@@ -451,8 +451,9 @@ class State:
 
     @property
     def stalled(self) -> dict[LeaseId, Stall]:
-        """What was seen of the tasks that give no sign of life. O(leases)."""
-        return {name: one.stall for name, one in self.leases.items() if one.stall is not None}
+        """What was seen of the tasks that have GPUs and give no sign of life. O(leases)."""
+        held = [one for one in self.leases.values() if one.phase is LeasePhase.HELD]
+        return {one.id: one.stall for one in held if one.stall is not None}
 
     @property
     def regions(self) -> frozenset[GpuUuid]:

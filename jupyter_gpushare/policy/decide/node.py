@@ -105,7 +105,7 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
     draft.emit(*plan.gave(draft.state, draft.config, command.at, seen_gpus))
     for name in tuple(draft.state.stalled):
         lease = draft.state.leases[name]
-        if lease.suspended and not draft.state.queue.waiting:
+        if lease.suspended and not draft.state.has_line:
             continue  # nobody wants what it cannot use now
         seen = {reading.uuid: reading for reading in command.readings}
         healthy = all(
@@ -232,9 +232,9 @@ def _silence(draft: Draft, names: Iterable[LeaseId], stopped: Set[LeaseId]) -> N
             # It waits for a keeper: that its processes live is sign enough.
             draft.emit(ev.HeartbeatSeen(draft.at, name))
         elif name in stopped:
-            # It waits on, or keeps what it has, until it is continued.
-            told = ev.Suspended if lease.phase is LeasePhase.HELD else ev.HeartbeatSeen
-            draft.emit(told(draft.at, name))
+            # It keeps its place, or what it has, until it is continued. Others may pass it.
+            draft.emit(ev.Suspended(draft.at, name, again=lease.suspended))
+            left = left or not lease.suspended
         elif lease.phase in (LeasePhase.QUEUED, LeasePhase.PARKED):
             what = "waiting" if lease.phase is LeasePhase.QUEUED else "parked"
             draft.end(lease, EndReason.HEARTBEAT_LOST, f"the {what} task gave no sign of life")

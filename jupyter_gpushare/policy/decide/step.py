@@ -14,7 +14,7 @@ from ..words import commands as cmd
 from ..words.config import PolicyConfig
 from . import leases, node, out_of_service, promises, quotas, recalls, requests, turns
 from .draft import ANSWERS, Draft, Step
-from .serving import settle_sharing
+from .serving import serve, settle_sharing
 
 #: The files whose functions decide commands: who imports them has all (:data:`.draft.ANSWERS`).
 BY_SUBJECT: Final = (
@@ -34,6 +34,8 @@ def step(state: State, command: cmd.Command, config: PolicyConfig) -> Step:
     draft = Draft(state, config, command.at)
     quotas.expire(draft)
     decision = ANSWERS[type(command)](draft, command)
+    if len(draft.state.queue.held_up) < len(state.queue.held_up):
+        serve(draft)  # a task that was suspended went on, say
     recalls.settle_newcomers(draft)
     if draft.state.promises or draft.state.given:
         promises.settle(draft)

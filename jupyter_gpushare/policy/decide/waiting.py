@@ -147,6 +147,8 @@ def spent_text(
 
 def held_up_text(state: State, name: LeaseId, config: PolicyConfig, at: float | None) -> str:
     lease = state.leases[name]
+    if lease.suspended:
+        return texts.SUSPENDED
     if state.budget(lease.environment).level is BudgetLevel.SPENT:
         return spent_text(state, lease.environment, config, at)
     if lacks_loan(state, lease):

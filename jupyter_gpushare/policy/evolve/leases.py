@@ -282,7 +282,9 @@ def _task_renamed(state: State, event: ev.TaskRenamed) -> State:
 @evolves(ev.HeartbeatSeen)
 def _heartbeat_seen(state: State, event: ev.HeartbeatSeen) -> State:
     state = replace(state, last_seen=seen_at(state, event.lease, event.at))
-    return changed(state, event.lease, stall=None) if state.leases[event.lease].stall else state
+    if not state.leases[event.lease].stall:
+        return state
+    return in_line(changed(state, event.lease, stall=None), event.lease)
 
 
 @evolves(ev.HeartbeatLost)
@@ -293,8 +295,11 @@ def _heartbeat_lost(state: State, event: ev.HeartbeatLost) -> State:
 
 @evolves(ev.Suspended)
 def _suspended(state: State, event: ev.Suspended) -> State:
-    state = replace(state, last_seen=drop(state.last_seen, event.lease))
-    return changed(state, event.lease, stall=Stall(stopped=True))
+    last_seen = seen_at(state, event.lease, event.at)  # it is looked at again after a while
+    if state.leases[event.lease].phase is LeasePhase.HELD:  # at each measurement
+        last_seen = drop(state.last_seen, event.lease)
+    state = changed(replace(state, last_seen=last_seen), event.lease, stall=Stall(stopped=True))
+    return in_line(state, event.lease)
 
 
 @evolves(ev.StillnessMeasured)

@@ -98,6 +98,7 @@ def _turns(state: State) -> None:
 
 
 def _leases(state: State) -> None:
+    stalled = state.stalled
     for name, lease in state.leases.items():
         claims = [part for part in lease.allocations if (name, part.gpu) in state.claims]
         if lease.phase is LeasePhase.QUEUED:
@@ -107,11 +108,8 @@ def _leases(state: State) -> None:
             _require(bool(claims), f"ended lease {name} was not forgotten")
         else:
             _require(len(claims) == len(lease.allocations), f"lease {name} lost a claim")
-        _require(
-            (name in state.last_seen)
-            == (lease.phase is not LeasePhase.ENDED and not lease.stalled),
-            f"lease {name}: heartbeat deadline",
-        )
+        owes_none = lease.phase is LeasePhase.ENDED or name in stalled
+        _require((name in state.last_seen) != owes_none, f"lease {name}: heartbeat deadline")
         for part in claims:
             draining = state.claims[(name, part.gpu)].phase is ClaimPhase.DRAINING
             gives_back = lease.phase in (LeasePhase.ENDED, LeasePhase.PARKED)

@@ -604,6 +604,10 @@ NO_SUCH_GPU: Final = (
 )
 NO_PINS = "The administrator does not let idle kernels keep their GPUs (pin_limit is 0)."
 NOTHING_TO_PIN = "This task holds no GPU at present: there is nothing to keep."
+SUSPENDED: Final = (
+    "Its process is stopped, as in a suspended job or after Ctrl+Z. It keeps its place in line, "
+    "and can get GPUs when it is continued."
+)
 DRAINING = (
     "The memory that this task gave back is not measured as free yet. The task resumes as soon as "
     "that memory is free and there is room."

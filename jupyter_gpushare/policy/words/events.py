@@ -569,9 +569,18 @@ class HeartbeatLost(AboutLease):
     """No sign of life for the time-out: the lease is stalled."""
 
 
-@measured(log=info("lease.suspended", "lease"))
+@measured(
+    log=line(OneOf("again", {True: Level.DEBUG}, Level.INFO), "lease.suspended", "lease"),
+    is_quiet=OneOf("again", {True: True}, False),
+    moves_queue=True,
+)
 class Suspended(AboutLease):
-    """No sign of life, because its process is stopped: a batch system suspended its job."""
+    """No sign of life, because its process is stopped: a batch system suspended its job.
+
+    ``again``: it was so before.
+    """
+
+    again: bool
 
 
 @measured(is_quiet=OneOf("stalled", {False: True}, False))
