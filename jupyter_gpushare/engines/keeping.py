@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -33,15 +34,16 @@ Ask = Callable[..., dict[str, Any]]
 
 def demand_of(rows: Iterable[Mapping[str, Any]]) -> Demand:
     """Who waits, and what is free, on the hosts that can be reached."""
-    waiting = free = 0
+    waiting, free = Counter[int](), list[int]()
     for row in rows:
         report = row["report"] if row["connected"] else None
         if report is None:
             continue
-        waiting += sum(one["waiting"] for one in report["environments"] if one["short"])
+        for one in report["lacking"]:
+            waiting[one["gpus"]] += one["requests"]
         if row["drain"] is None and report["draining"] is None:
             gpus = [gpu for gpu in report["gpus"] if gpu["out"] is None]
-            free += sum(gpu["exclusive_free"] for gpu in gpus)
+            free.append(sum(gpu["exclusive_free"] for gpu in gpus))
     return Demand(waiting, free)
 
 
@@ -173,7 +175,8 @@ class Keeping:
         try:
             for _ in range(todo.more):
                 self._engine.hold(None)
-                self._say(f"One more host is asked for: {demand.waiting} requests wait.")
+                count = sum(demand.waiting.values())
+                self._say(f"One more host is asked for: {count} requests wait.")
             for one in todo.successors:
                 self._engine.hold(one)
                 self._say(f"A successor of {one.piece} ({one.place}) is asked for.")

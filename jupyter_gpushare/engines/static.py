@@ -66,7 +66,9 @@ class StaticApp(KeepingVerb):
     """
 
     most = option(10_000, "So many hosts at most.", read=number(0, 10_000), name="max")
-    gpus = option(1, "How many GPUs a host has.", read=number(1, MOST_GPUS))
+    gpus = option(
+        1, "How many GPUs a host has. Requests for more start none.", read=number(1, MOST_GPUS)
+    )
 
     def run(self, arguments: list[str]) -> int:
         if not arguments:

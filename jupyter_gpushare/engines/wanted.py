@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from math import ceil
 from typing import Final
 
 #: Seconds after which something is asked for again that came to nothing; it doubles each time.
@@ -73,13 +72,13 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """How many requests wait for one GPU, and how many GPUs of all hosts of the pool are free.
+    """How many requests wait for so many GPUs, and how many GPUs are free on each host of the pool.
 
-    Who waits may not move to where one is free: so both are known.
+    Who waits may not move to where they are free: so both are known.
     """
 
-    waiting: int = 0
-    free: int = 0
+    waiting: Mapping[int, int] = field(default_factory=dict)
+    free: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,11 @@ def wanted(
     """What to do at ``now``."""
     there = [one for one in hosts if one.held.stage is Stage.THERE]
     going = [one for one in hosts if one.held.stage is Stage.GOING]
-    memory = _remember(now, there, demand, before)
+    # What no host of the engine could serve is not waited for here.
+    waiting = {gpus: count for gpus, count in demand.waiting.items() if gpus <= bounds.gpus}
+    lacking = _lacking(waiting, demand.free, bounds)
+    memory = _remember(now, there, before)
+    memory = _waits(now, memory, lacks=lacking > 0, calm=not waiting)
     present = {one.held.piece for one in (*there, *going)}
     asked = [one.held for one in hosts if one.held.stage is Stage.ASKED]
     followed = {held.after for held in asked} & present
@@ -141,14 +144,30 @@ def wanted(
 
     wants = bounds.least - coming
     if memory.short is not None and now - memory.short >= bounds.patience:
-        wants = max(wants, ceil((demand.waiting - demand.free) / bounds.gpus))
+        wants = max(wants, lacking)
     room = bounds.most - len(there) - len(going) - len(asked)
     more = max(0, min(wants - len(asked), room)) if now >= before.again else 0
     back = [] if more else _surplus(now, stays, asked, coming, bounds, memory)
     return Wanted(memory, more, tuple(successors), tuple(back))
 
 
-def _remember(now: float, there: Sequence[Seen], demand: Demand, before: Memory) -> Memory:
+def _lacking(waiting: Mapping[int, int], free: Sequence[int], bounds: Bounds) -> int:
+    """How many hosts those need who wait and fit on no host as it is, the largest first."""
+    rooms, more = sorted(free), 0
+    for gpus, requests in sorted(waiting.items(), reverse=True):
+        left = requests
+        for place, room in enumerate(rooms):
+            fit = min(left, room // gpus)
+            rooms[place] -= fit * gpus
+            left -= fit
+        while left and more < bounds.most:
+            fit = min(left, bounds.gpus // gpus)
+            rooms.append(bounds.gpus - fit * gpus)
+            left, more = left - fit, more + 1
+    return more
+
+
+def _remember(now: float, there: Sequence[Seen], before: Memory) -> Memory:
     unused = {
         one.held.piece: before.unused.get(one.held.piece, now) for one in there if not one.used
     }
@@ -156,12 +175,14 @@ def _remember(now: float, there: Sequence[Seen], demand: Demand, before: Memory)
     kept = replace(before, known=known, unused=unused)
     if known - before.known:
         kept = replace(kept, failed=0, again=0.0)
-    short = calm = None
-    if demand.waiting > demand.free:
-        short = now if before.short is None else before.short
-    elif not demand.waiting:
-        calm = now if before.calm is None else before.calm
-    return replace(kept, short=short, calm=calm)
+    return kept
+
+
+def _waits(now: float, before: Memory, *, lacks: bool, calm: bool) -> Memory:
+    """Since when hosts are lacking, or nobody waits."""
+    short = now if before.short is None else before.short
+    since = now if before.calm is None else before.calm
+    return replace(before, short=short if lacks else None, calm=since if calm else None)
 
 
 def _surplus(

@@ -91,6 +91,14 @@ class Want:
 
 
 @dataclass(frozen=True, slots=True)
+class Lacking:
+    """Requests that lack free GPUs only, neither GPU-hours nor a loan: another host would do."""
+
+    gpus: Annotated[int, Range(1, MOST_GPUS), "for so many GPUs each"]
+    requests: Annotated[int, Range(1, 2**31)]
+
+
+@dataclass(frozen=True, slots=True)
 class HostReport:
     """A host as its pool sees it."""
 
@@ -117,6 +125,7 @@ class HostReport:
     estimates: Annotated[
         tuple[HostEstimate, ...], "the newest first, of the people asked about last"
     ] = ()
+    lacking: tuple[Lacking, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

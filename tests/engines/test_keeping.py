@@ -18,7 +18,7 @@ GPU = {"exclusive_free": True, "out": None}
 
 def row(host: str, piece: str = "", engine: str = "Jobs", **parts: Any) -> dict[str, Any]:
     """What the pool says of a host that nobody uses."""
-    report = {"environments": [], "gpus": [GPU, GPU], "draining": None}
+    report = {"environments": [], "gpus": [GPU, GPU], "draining": None, "lacking": []}
     held = {"engine": engine, "piece": piece, "until": None} if piece else None
     known = {"host": host, "held": held, "connected": True, "drain": None, "empty": False}
     return {**known, "report": report, **parts}
@@ -26,8 +26,14 @@ def row(host: str, piece: str = "", engine: str = "Jobs", **parts: Any) -> dict[
 
 def people(**parts: Any) -> dict[str, Any]:
     """A report in which somebody has something."""
-    one = {"held": 0, "parked": 0, "waiting": 0, "short": False, **parts}
-    return {"environments": [one], "gpus": [GPU], "draining": None}
+    one = {"held": 0, "parked": 0, "waiting": 0, **parts}
+    return {"environments": [one], "gpus": [GPU], "draining": None, "lacking": []}
+
+
+def lacks(*lacking: tuple[int, int]) -> dict[str, Any]:
+    """A report of requests for so many GPUs that lack these."""
+    told = [{"gpus": gpus, "requests": requests} for gpus, requests in lacking]
+    return people(waiting=1) | {"lacking": told}
 
 
 @dataclass
@@ -215,15 +221,15 @@ def test_a_host_that_a_person_took_out_of_service_is_left_to_them_and_serves_nob
 
 
 def test_who_waits_and_what_is_free_is_counted_where_hosts_can_be_reached() -> None:
-    waits = people(waiting=2, short=True)
+    waits = lacks((1, 2), (4, 1))
     rows = [
         row("a", report=waits),
         row("b", report=waits, connected=False),
         row("c", report={**waits, "draining": "a reason"}),
-        row("d", report=people(waiting=3)),
+        row("d", report=lacks((1, 1))),
         row("e", report=None, connected=False),
     ]
-    assert demand_of(rows) == Demand(4, 2)
+    assert demand_of(rows) == Demand({1: 5, 4: 2}, [1, 1])
 
 
 @pytest.mark.parametrize("what", ["held", "parked", "waiting"])
@@ -235,7 +241,7 @@ def test_a_host_is_used_while_somebody_has_or_wants_anything_there(what: str) ->
 
 def test_more_is_asked_for_while_people_wait() -> None:
     scene = Scene()
-    scene.pool.rows["a"] = row("a", report={**people(waiting=9, short=True), "gpus": []})
+    scene.pool.rows["a"] = row("a", report={**lacks((1, 4), (2, 1)), "gpus": []})
     assert scene.look() == [("hold", "")] * 3
     scene.jobs.known = {one: Held(one, Stage.ASKED) for one in "123"}
     scene.pool.rows["a"] = row("a")

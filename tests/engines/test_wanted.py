@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -93,6 +95,11 @@ CASES = {
 }
 
 
+def ones(count: int) -> dict[int, int]:
+    """So many requests for one GPU."""
+    return {1: count} if count else {}
+
+
 def in_words(todo: Wanted) -> str:
     said = [f"{todo.more} more"] if todo.more else []
     said += [f"after {held.piece}" for held in todo.successors]
@@ -102,12 +109,60 @@ def in_words(todo: Wanted) -> str:
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_wanted(case: str) -> None:
     hosts, waiting, memory, expected = CASES[case]
-    assert in_words(wanted(NOW, hosts, Demand(waiting), BOUNDS, memory)) == expected
+    assert in_words(wanted(NOW, hosts, Demand(ones(waiting)), BOUNDS, memory)) == expected
+
+
+@pytest.mark.parametrize(
+    ("waiting", "free", "more"),
+    [
+        ({4: 1}, (), 1),
+        ({2: 2}, (), 1),
+        ({3: 2}, (), 2),
+        ({3: 2, 1: 2}, (), 2),
+        ({2: 1}, (1, 1), 1),
+        ({2: 1}, (1, 2), 0),
+        ({2: 1, 1: 1}, (1, 2), 0),
+        ({1: 4, 3: 1}, (3, 4), 0),
+        ({5: 9}, (), 0),
+        ({5: 9, 4: 1}, (), 1),
+        ({4: 2**31, 1: 2**31}, (), 9),
+    ],
+)
+def test_requests_for_several_gpus_need_them_on_one_host(
+    waiting: dict[int, int], free: Sequence[int], more: int
+) -> None:
+    """Those that no host of the engine could serve are left out: it has 4 GPUs."""
+    bounds = replace(BOUNDS, least=0, most=9)
+    assert wanted(NOW, [], Demand(waiting, free), bounds, WAITED).more == more
+
+
+small = st.lists(st.integers(1, 4), max_size=4)
+
+
+def can_serve(requests: Sequence[int], rooms: Sequence[int]) -> bool:
+    """Whether each request has its GPUs on one host, in some way."""
+    for places in product(range(len(rooms)), repeat=len(requests)):
+        used = [0] * len(rooms)
+        for gpus, place in zip(requests, places, strict=True):
+            used[place] += gpus
+        if all(map(int.__le__, used, rooms)):
+            return True
+    return False
+
+
+@settings(max_examples=100, deadline=None)
+@given(small, st.lists(st.integers(0, 4), max_size=2))
+def test_what_is_asked_for_serves_all_who_wait(requests: list[int], free: list[int]) -> None:
+    waiting = {gpus: requests.count(gpus) for gpus in requests}
+    bounds = replace(BOUNDS, least=0, most=9)
+    more = wanted(NOW, [], Demand(waiting, free), bounds, WAITED).more
+    assert can_serve(requests, [*free, *[4] * more])
+    assert more <= len(requests)
 
 
 def test_gpus_that_are_free_are_for_who_waits_and_are_kept_meanwhile() -> None:
     hosts = [there("1"), there("2", used=False)]
-    todo = wanted(NOW, hosts, Demand(3, 4), BOUNDS, CALM)
+    todo = wanted(NOW, hosts, Demand({1: 3}, (4,)), BOUNDS, CALM)
     assert in_words(todo) == ""
     assert (todo.memory.short, todo.memory.calm) == (None, None)
 
@@ -144,7 +199,7 @@ class World:
     backs: dict[str, float] = field(default_factory=dict)
     used_last: dict[str, float] = field(default_factory=dict)
 
-    def step(self, seconds: float, waiting: int, used: int) -> None:
+    def step(self, seconds: float, waiting: Mapping[int, int], used: int) -> None:
         """Time passes; ``used`` hosts have somebody, the oldest first."""
         self.now += seconds
         for piece, one in list(self.hosts.items()):
@@ -161,7 +216,7 @@ class World:
             if place < used:
                 self.used_last[piece] = self.now
         assert len(run) <= self.bounds.most
-        free = 0 if used >= len(run) else self.bounds.gpus * (len(run) - used)
+        free = [self.bounds.gpus] * (len(run) - used)
         seen = list(self.hosts.values())
         todo = wanted(self.now, seen, Demand(waiting, free), self.bounds, self.memory)
         self.memory = todo.memory
@@ -195,7 +250,11 @@ bounds = st.builds(
     st.sampled_from([300.0, 900.0]),
 )
 steps = st.lists(
-    st.tuples(st.sampled_from([10.0, 60.0, 900.0]), st.integers(0, 30), st.integers(0, 6)),
+    st.tuples(
+        st.sampled_from([10.0, 60.0, 900.0]),
+        st.dictionaries(st.integers(1, 6), st.integers(1, 9), max_size=3),
+        st.integers(0, 6),
+    ),
     max_size=60,
 )
 
@@ -203,21 +262,21 @@ steps = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(bounds, steps, st.sampled_from([3600.0, 28800.0]), st.sampled_from([0.0, 60.0, 5000.0]))
 def test_whatever_happens_there_are_never_too_many_and_in_the_end_enough(
-    bounds: Bounds, steps: list[tuple[float, int, int]], lasts: float, begins: float
+    bounds: Bounds, steps: list[tuple[float, dict[int, int], int]], lasts: float, begins: float
 ) -> None:
     world = World(bounds, lasts, begins)
     for seconds, waiting, used in steps:
         world.step(seconds, waiting, used)
     # Then many wait, and wait on: all come that may.
     for _ in range(700):
-        world.step(30.0, 100, 99)
+        world.step(30.0, {1: 100}, 99)
         if world.serving() == bounds.most:
             break
     assert world.serving() == bounds.most
-    # Then nobody is there any more: the least stay.
+    # Then nobody is there any more but who wants more GPUs than a host has: the least stay.
     counts = []
     for _ in range(1500):
-        world.step(30.0, 0, 0)
+        world.step(30.0, {5: 9}, 0)
         counts.append(world.serving())
     assert min(counts[-20:], default=0) <= bounds.least
     assert len(world.hosts) <= bounds.most + bounds.least
@@ -238,7 +297,9 @@ def played(bounds: Bounds) -> tuple[int, float]:
     for people in computes:
         room = world.serving() * bounds.gpus
         lacked += max(0, people - room)
-        world.step(60.0, max(0, people - room), min(world.serving(), -(-people // bounds.gpus)))
+        world.step(
+            60.0, ones(max(0, people - room)), min(world.serving(), -(-people // bounds.gpus))
+        )
     return len(world.holds), lacked / sum(computes)
 
 

@@ -324,13 +324,27 @@ def test_a_report_says_who_lacks_a_free_gpu_and_who_her_own_quota(
         until(lambda: pool.of(who).get("waiting") == 1, f"{who} waits")
         return bool(pool.of(who)["short"])
 
+    def lacking(*lacks: tuple[int, int]) -> None:
+        told = [{"gpus": gpus, "requests": requests} for gpus, requests in lacks]
+        until(lambda: pool.fresh()["lacking"] == told, f"{lacks} GPUs, requests are lacking")
+
     pool.lend(alice=2, bob=2)
     with lent.client("alice") as alice, lent.client("bob") as bob, lent.client("root") as root:
         alice.request(gpus=2)
         bob.ask()
         assert short("bob"), "alice has all"
-        root.ask()
+        lacking((1, 1))
+        root.ask(gpus=2)
         assert not short("root"), "the pool lends her none: no host would help"
+        lacking((1, 1))
+        bob.ask(gpus=2)
+        bob.ask()
+        lacking((1, 2))
+        pool.lend(root=2)
+        lacking((1, 2), (2, 1))
+        pool.lend(hours=0.0, bob=2)
+        lacking((2, 1))
+        pool.lend(bob=2)
         until(lambda: pool.of("alice")["short"] is False, "who does not wait lacks nothing")
 
 

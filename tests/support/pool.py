@@ -95,9 +95,11 @@ class Pool:
         self.client = node.from_pool(authority)
         self.seen: dict[str, Any] = self.client.call(Method.POOL_FOLLOW, pool=authority.pool)
 
-    def lend(self, seconds: float = 60.0, **gpus: Any) -> dict[str, dict[str, int]]:
+    def lend(
+        self, seconds: float = 60.0, hours: float | None = None, **gpus: Any
+    ) -> dict[str, dict[str, int]]:
         budgets = [
-            {"environment": name, "quota": {"gpus": 2}, "gpus": given}
+            {"environment": name, "quota": {"gpus": 2}, "gpus": given, "gpu_hours": hours}
             for name, given in gpus.items()
         ]
         as_of = {"boot_id": self.seen["boot_id"], "at": self.seen["at"]}

@@ -20,7 +20,14 @@ from ...policy.words.config import PolicyConfig
 from ...policy.words.model import Activity, BudgetLevel, EnvironmentName, LeasePhase, PriorityClass
 from ...policy.words.promises import WHOLE
 from ...protocol.framing import MAX_REPORT, encode
-from ...protocol.hostreports import HostEnvironment, HostEstimate, HostGpu, HostReport, Want
+from ...protocol.hostreports import (
+    HostEnvironment,
+    HostEstimate,
+    HostGpu,
+    HostReport,
+    Lacking,
+    Want,
+)
 from ...protocol.reading import MOST_PARTS
 
 #: Bytes of a report's line that are left for what is around it.
@@ -66,6 +73,7 @@ def report(
         expected_wait=_expected_wait(state, gpus, recent),
         talking=tuple(sorted({*talking})),
         estimates=tuple(estimates),
+        lacking=tuple(Lacking(*one) for one in sorted(_lacking(state).items())),
     )
     most = MOST_PARTS
     while True:
@@ -151,11 +159,35 @@ def _is_short(state: State, environment: EnvironmentName) -> bool:
 
     Whether its quota allows one GPU more the pool knows, which sees all hosts.
     """
-    waits = (state.leases[name] for name in state.queue.waiting)
-    own = (lease for lease in waits if lease.environment == environment)
-    lease = min(own, key=lambda lease: (lease.requested_at, lease.order))
-    can_not = lease.suspended or state.budget(environment).level is BudgetLevel.SPENT
-    return lease.request.gpus == 1 and not can_not and not lacks_loan(state, lease)
+    waits = _longest_waiting(state.leases[name] for name in state.queue.waiting)
+    lease = next(lease for lease in waits if lease.environment == environment)
+    return lease.request.gpus == 1 and _lacks_gpus_only(state, lease)
+
+
+def _lacking(state: State) -> Counter[int]:
+    """How many requests for so many GPUs free ones on another host would serve.
+
+    What a person's loan does not allow beside their other requests, no host would serve.
+    """
+    held = Counter(environment for environment, _gpu in state.reservations)
+    lacking = Counter[int]()
+    for lease in _longest_waiting(state.leases[name] for name in state.queue.waiting):
+        who, gpus = lease.environment, lease.request.gpus
+        is_lent = held[who] + gpus <= quota_of(state, lease).gpus
+        if is_lent and _lacks_gpus_only(state, lease):
+            held[who] += gpus
+            lacking[gpus] += 1
+    return lacking
+
+
+def _lacks_gpus_only(state: State, lease: Lease) -> bool:
+    can_not = lease.suspended or state.budget(lease.environment).level is BudgetLevel.SPENT
+    return not can_not and not lacks_loan(state, lease)
+
+
+def _longest_waiting(leases: Iterable[Lease]) -> list[Lease]:
+    """Them, the longest waiting first."""
+    return sorted(leases, key=lambda lease: (lease.requested_at, lease.order))
 
 
 def _wants(state: State) -> list[Want]:
@@ -171,7 +203,7 @@ def _wants(state: State) -> list[Want]:
             since=lease.requested_at,
             groups=state.quotas.groups_of.get(lease.environment, ()),
         )
-        for lease in sorted(wanting, key=lambda lease: (lease.requested_at, lease.order))
+        for lease in _longest_waiting(wanting)
     ]
 
 
