@@ -11,6 +11,8 @@
 #   make test-afresh  the tour and all demos, in environments that only their own targets made
 #                    (5 min, with Ray; part of test-long)
 #   make test-slurm  jobs of a real Slurm on hosts of its own (as root, with Debian's slurm-wlm and munge)
+#   make test-podman  the images of etc/deploy/docker, built and used by DockerSpawner, with podman in place of
+#                    docker (as root, 5 min; Debian's podman, and a Debian of debootstrap as their base)
 #   make test-ui     the tests in a browser only
 #   make matrix      the built package with old and new versions of Python, JupyterLab, Notebook,
 #                    JupyterHub and the rest, each in an environment of its own; MATRIX=oldest: one
@@ -49,7 +51,6 @@
 #   make pictures    make docs/images anew
 #   make lint        ruff, mypy, the import contracts; eslint, prettier, stylelint, tsc
 #   make ui          build the JupyterLab side (the others do so when its sources changed)
-#   make images      the images of etc/deploy/docker, built and used without docker (as root, 10 min)
 #   make dist        wheels and sdists in dist/: the light client, and the rest with the UI built anew
 #   make clean       remove .venv and what was built
 #
@@ -85,7 +86,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help jest-kept test-power lab test test-fast test-long test-ray test-slurm test-ui test-afresh matrix wheels tour demo demo-parking demo-turns demo-qos demo-pool demo-serve demo-slurm bench bench-hub bench-hosts bench-pool bench-ledger bench-peers soak soak-pool soak-serve fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
+.PHONY: FORCE help jest-kept test-power lab test test-fast test-long test-ray test-slurm test-podman test-ui test-afresh matrix wheels tour demo demo-parking demo-turns demo-qos demo-pool demo-serve demo-slurm bench bench-hub bench-hosts bench-pool bench-ledger bench-peers soak soak-pool soak-serve fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist chromium hosts clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -297,6 +298,14 @@ test-slurm: $(VENV)/.dev hosts
 	|| echo "The test of Slurm's accounting is skipped: apt install slurmdbd mariadb-server-core failed." >&2; fi
 	@$(BIN)/python -m pytest -q -m "long or not long" tests/slurm
 
+INSTALL_PODMAN := apt-get update -qq && apt-get install -qq -y --no-install-recommends podman runc debootstrap
+test-podman: $(VENV)/.dev $(UI_TEST_MODULES)
+	@if [ "$$(id -u)" = 0 ] && ! { command -v podman && command -v runc && command -v debootstrap; } >/dev/null; then \
+	bash -c '$(INSTALL_PODMAN)' >/dev/null 2>&1 \
+	|| echo "The test with containers is skipped: apt install podman runc debootstrap failed." >&2; fi
+	@$(MAKE) --no-print-directory dist
+	@$(BIN)/python -m pytest -q -m long tests/deploy/test_podman.py
+
 test-ui: chromium $(VENV)/.lab $(UI) $(UI_TEST_MODULES)
 	@$(SUITES) playwright
 
@@ -318,10 +327,6 @@ dist: $(UI_MODULES) | $(VENV)/.packager
 	@for project in client .; do told="$$(cd $$project && $(CURDIR)/$(BIN)/python -c \
 		"import hatchling.build as b; b.build_sdist('$(CURDIR)/dist'); b.build_wheel('$(CURDIR)/dist')" 2>&1)" \
 	|| { echo "$$told" >&2; exit 1; }; done; ls dist
-
-images: $(VENV)/.dev
-	@$(MAKE) --no-print-directory dist
-	$(BIN)/python scripts/images.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) .lab build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
