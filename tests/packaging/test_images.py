@@ -1,6 +1,6 @@
 """The images' Dockerfiles keep what they promise, as far as can be seen without building.
 
-`make images` builds them.
+`make test-podman` builds and uses them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import re
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -66,21 +67,42 @@ def test_a_server_is_not_root() -> None:
     assert last(steps("singleuser"), "USER") == "1000"
 
 
-def test_the_node_manager_has_the_options_and_the_places_that_the_image_names() -> None:
+def settings_of_the_node_image() -> dict[str, Any]:
+    """What it writes where Jupyter looks first."""
+    (write,) = (rest for _, rest in steps("node") if "jupyter_config.json" in rest)
+    assert write.endswith("> /usr/local/etc/jupyter/jupyter_config.json")
+    return dict(json.loads(write.split("'")[1]))
+
+
+def test_the_node_manager_has_the_places_that_the_image_names_and_obeys_who_says_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     of = steps("node")
-    command, verb, *options = json.loads(last(of, "ENTRYPOINT"))
+    command, verb = json.loads(last(of, "ENTRYPOINT"))
     assert [command, verb] == ["jupyter-gpushare", "node"]
-    app = NodeManagerApp()
-    app.parse_command_line(options)
+    (tmp_path / "jupyter_config.json").write_text(json.dumps(settings_of_the_node_image()))
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", str(tmp_path))
+    own = tmp_path / "own.json"
+    own.write_text('{"NodeManagerApp": {"ledger": "/srv/ledger.sqlite"}}')
+
+    def told(*options: str) -> NodeManagerApp:
+        app = NodeManagerApp()
+        app.parse_command_line(list(options))
+        app.load_config_file()
+        return app
+
+    app = told()
     places = [Path(place) for place in json.loads(last(of, "VOLUME"))]
     assert [Path(app.socket).parent, Path(app.ledger).parent] == places
     assert app.shared
     assert last(of, "EXPOSE") == str(app.metrics_port)
-    assert f"http://127.0.0.1:{app.metrics_port}/metrics" in last(of, "HEALTHCHECK")
+    assert f"s.connect('{app.socket}')" in last(of, "HEALTHCHECK")
+    app = told("--metrics-port=9470", f"--config={own}")
+    assert (app.metrics_port, app.ledger, app.shared) == (9470, "/srv/ledger.sqlite", True)
 
 
 def test_a_server_looks_where_the_node_manager_listens() -> None:
-    (place,) = re.findall(r"--socket=([^\"]+)", last(steps("node"), "ENTRYPOINT"))
+    place = settings_of_the_node_image()["NodeManagerApp"]["socket"]
     assert f"JUPYTER_GPUSHARE_SOCKET={place}" in [
         rest for word, rest in steps("singleuser") if word == "ENV"
     ]

@@ -18,12 +18,16 @@ RUN --mount=type=bind,source=dist,target=/wheels \
     /wheels/jupyter_gpushare*-"${VERSION:?say --build-arg VERSION=...}"-*.whl \
     "${JUPYTERHUB}" "cryptography>=42"
 ENV HOME=/tmp PYTHONDONTWRITEBYTECODE=1
+# Jupyter reads them first: a configuration file or an option says another value.
+RUN mkdir -p /usr/local/etc/jupyter && echo '{"NodeManagerApp": {"shared": true, "metrics_port": 9464, \
+"socket": "/run/jupyter-gpushare/node.sock", "ledger": "/var/lib/jupyter-gpushare/ledger.sqlite"}}' \
+    > /usr/local/etc/jupyter/jupyter_config.json
 VOLUME ["/run/jupyter-gpushare", "/var/lib/jupyter-gpushare"]
 EXPOSE 9464
 # Root, but it needs no capability: the socket's directory has to be root's, so that nobody else can
 # put a socket there. It ends on SIGTERM, and starts no processes that it would have to wait for.
 USER root
-ENTRYPOINT ["jupyter-gpushare", "node", "--shared", "--socket=/run/jupyter-gpushare/node.sock", "--ledger=/var/lib/jupyter-gpushare/ledger.sqlite", "--metrics-port=9464"]
-# Not `jupyter gpushare status`: with --hub it needs somebody's token.
+ENTRYPOINT ["jupyter-gpushare", "node"]
+# Whatever it answers, it works. `jupyter gpushare status` would need somebody's token with --hub.
 HEALTHCHECK --interval=30s --timeout=10s --start-period=30s \
-    CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:9464/metrics', timeout=8)"]
+    CMD ["python", "-c", "import socket; s = socket.socket(socket.AF_UNIX); s.settimeout(8); s.connect('/run/jupyter-gpushare/node.sock'); s.sendall(b'{}\\n'); s.recv(1) or exit(1)"]
