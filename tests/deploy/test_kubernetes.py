@@ -5,7 +5,10 @@ No pod runs anything here; test_cluster.py runs what they would.
 
 from __future__ import annotations
 
+import base64
 import json
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +35,7 @@ pytestmark = pytest.mark.skipif(bool(chart.why_no_helm()), reason=chart.why_no_h
 kubespawner = pytest.importorskip("kubespawner.spawner")
 clients = pytest.importorskip("kubespawner.clients")
 LABEL = "kubernetes.io/hostname"
+PAGE = Path(__file__).parents[2] / "docs/deploy/kubernetes.md"
 
 
 # -- values for the Hub ----------------------------------------------------------------------------
@@ -159,6 +163,35 @@ def test_the_hook_makes_what_pool_and_nodes_need_and_uses_every_right_it_has(
     authority = pki.Authority.create(tmp_path / "pool", "p", 0.0, tmp_path / "authority.pem")
     assert token.authority == authority.pinned
     assert (token.address, token.port) == ("gpushare-pool.jhub.svc", 10206)
+
+
+def test_after_a_rotation_the_page_says_how_to_get_a_token_of_the_new_authority(
+    tmp_path: Path,
+) -> None:
+    """The pool's volume has the new authority; the hook knows only the one in its Secret."""
+    of, now, account = chart.objects({}), time.time(), tmp_path / "account"
+    account.mkdir()
+    (page,) = re.findall(r"pool rotate\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    place, secret, key = re.findall(
+        r" cat (\S+).* generic (\S+) --from-file=(\S+)=/dev/stdin", page, re.DOTALL
+    )[0]
+    settings = config_of(of, "gpushare-pool")[1]["Pool"]
+    assert Path(place).parent == Path(settings["folder"])
+    with kubernetes(account, of["Role", "gpushare-credentials"]["rules"]) as api:
+        hook_ran(api, account, of)
+        (tmp_path / "given").write_bytes(api.secret("gpushare-authority")["authority.pem"])
+        pki.Authority.create(tmp_path / "pool", "p", now, tmp_path / "given").rotate(now)
+        tokens = [Token.read(api.secret("gpushare-join")["join-token"].decode())]
+        for replaced in (False, True):
+            if replaced:
+                new = (tmp_path / "pool" / Path(place).name).read_bytes()
+                api.objects["secrets"][secret]["data"][key] = base64.b64encode(new).decode()
+            del api.objects["secrets"]["gpushare-join"]
+            assert hook_ran(api, account, of) == "made the Secret gpushare-join\n"
+            tokens.append(Token.read(api.secret("gpushare-join")["join-token"].decode()))
+    for days, count in ((29, [True, True, True]), (31, [False, False, True])):
+        known = pki.Authority.open(tmp_path / "pool", now + days * pki.DAY).authorities
+        assert [token.pinned.strip() in known for token in tokens] == count
 
 
 # -- the node of a server --------------------------------------------------------------------------
