@@ -51,6 +51,11 @@ class Pool(Configurable):
         runs with this setting: for nodes that Kubernetes adds by itself. It is as secret as the
         pool's folder. Not set: each token works once."""
     ).tag(config=True)
+    join_token_engine = Unicode(
+        help="""What gives the hosts that join by this token; `pool hosts` and the pages show it
+        with the host's name. The chart for Kubernetes says "Kubernetes node". Not set: nothing is
+        shown."""
+    ).tag(config=True)
     metrics_port = Integer(
         0, min=0, max=65535, help="Port of the pool's Prometheus metrics; 0: none."
     ).tag(config=True)

@@ -17,7 +17,7 @@ import logging
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -99,7 +99,7 @@ class Token:
 class _Invitation:
     """An open token: for one host, or, without a name, for a host that is new.
 
-    ``held``: what holds the host that joins by it.
+    ``held``: what holds the host that joins by it; without a piece, that is the host itself.
     """
 
     expires: float
@@ -139,9 +139,10 @@ class Invitations:
         self._keep()
         return secret, now + lasts
 
-    def stand(self, token: Token) -> None:
-        """Let any number of new hosts join by this token. It is not written down."""
-        invitation = _Invitation(token.expires, None, "the join token")
+    def stand(self, token: Token, engine: str = "") -> None:
+        """Let any number of new hosts, of an ``engine``, join by this token. It stays unwritten."""
+        held = Holding(engine, "") if engine else None
+        invitation = _Invitation(token.expires, None, "the join token", held)
         self._standing[_digest(token.secret)] = invitation
 
     def spend(
@@ -172,7 +173,10 @@ class Invitations:
         if digest in self._open:
             del self._open[digest]
             self._keep()
-        return invitation.by, invitation.held
+        held = invitation.held
+        if held is not None and not held.piece:
+            held = replace(held, piece=host)
+        return invitation.by, held
 
     def _expire(self, now: float) -> None:
         for known in (self._open, self._standing):

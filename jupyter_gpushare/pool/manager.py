@@ -118,7 +118,7 @@ class PoolManager:
         self._invitations = Invitations(folder / "tokens.json")
         if self.settings.join_token_file:
             text = await self._on_disk(Path(self.settings.join_token_file).read_text)
-            self._invitations.stand(Token.read(text))
+            self._invitations.stand(Token.read(text), self.settings.join_token_engine)
         self.quotas.recall(await self._on_disk(partial(self._ledger.recollect, "size")))
         wall = self._clock.wall()
         await self.submit(lambda at: cmd.Start(at, wall))

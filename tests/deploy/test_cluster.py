@@ -240,14 +240,16 @@ def test_nodes_join_servers_go_where_gpus_are_and_an_upgrade_keeps_leases(
             assert f"This host is {name} in the pool gpushare now" in told
             machines[name].start(pod["containers"][0], name)
 
-        def reached() -> set[str]:
+        def reached() -> dict[str, str]:
             at = f"--socket={machines['pool'].folder / 'run' / 'pool.sock'}"
             line = ["jupyter", "gpushare", "pool", "hosts", "--json", at]
             environ = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
             done = subprocess.run(line, env=environ, capture_output=True, text=True, check=True)
-            return {one["host"] for one in json.loads(done.stdout)["hosts"] if one["connected"]}
+            hosts = json.loads(done.stdout)["hosts"]
+            return {one["host"]: one["held"]["text"] for one in hosts if one["connected"]}
 
-        wait_for(lambda: reached() == {"small", "large"}, 60, "both nodes")
+        both = {name: f"Kubernetes node {name}" for name in node_ports}
+        wait_for(lambda: reached() == both, 60, "both nodes")
         with NodeClient(socket, alice.token) as client:
             assert lease in {one["id"] for one in client.call(Method.STATUS)["leases"]}
 
@@ -272,4 +274,4 @@ def test_nodes_join_servers_go_where_gpus_are_and_an_upgrade_keeps_leases(
         small.start(pod["containers"][0], "small")
         with NodeClient(socket, alice.token) as client:
             assert lease in {one["id"] for one in client.call(Method.STATUS)["leases"]}
-        wait_for(lambda: reached() == {"small", "large"}, 60, "both nodes again")
+        wait_for(lambda: reached() == both, 60, "both nodes again")

@@ -362,10 +362,11 @@ async def test_the_pool_keeps_no_secret(pool: Pool) -> None:
 async def test_by_a_standing_token_any_number_of_new_hosts_join(pool: Pool) -> None:
     """Kubernetes adds nodes by itself."""
     token = replace(pool.token(), secret="stands", expires=time.time() + 3 * TOKEN_LASTS)
-    pool.invitations.stand(token)
+    pool.invitations.stand(token, "Kubernetes node")
     for name in ("b", "c"):
         await come(token, name)
-    assert pool.hosts["c"] == ("127.0.0.1:10205", "the join token", None)
+    node = Holding("Kubernetes node", "c")
+    assert pool.hosts["c"] == ("127.0.0.1:10205", "the join token", node)
     with pytest.raises(joining.NotJoined, match="has a host b already"):
         await come(token, "b")
     # It stands as long as the pool is told of it, and no longer than it says.

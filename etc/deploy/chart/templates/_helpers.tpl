@@ -56,7 +56,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 
 {{- define "gpushare.poolConfig" -}}
-{{- $pool := dict "folder" "/var/lib/jupyter-gpushare-pool/pool" "socket" "/run/jupyter-gpushare/pool.sock" "address" (printf "%s-pool.%s.svc" (include "gpushare.fullname" .) .Release.Namespace) "authority_file" "/etc/jupyter-gpushare-authority/authority.pem" "join_token_file" "/etc/jupyter-gpushare-join/join-token" "metrics_address" "0.0.0.0" "metrics_port" 9465 "quotas" .Values.quotas -}}
+{{- $pool := dict "folder" "/var/lib/jupyter-gpushare-pool/pool" "socket" "/run/jupyter-gpushare/pool.sock" "address" (printf "%s-pool.%s.svc" (include "gpushare.fullname" .) .Release.Namespace) "authority_file" "/etc/jupyter-gpushare-authority/authority.pem" "join_token_file" "/etc/jupyter-gpushare-join/join-token" "join_token_engine" "Kubernetes node" "metrics_address" "0.0.0.0" "metrics_port" 9465 "quotas" .Values.quotas -}}
 {{- $ours := dict "Pool" $pool "GpuShareHub" (dict "pool" true "url" "http://0.0.0.0:10204") -}}
 {{ mergeOverwrite $ours (deepCopy .Values.pool.config) | toPrettyJson }}
 {{- end -}}
