@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from ..daemon.fairness import FREE, Charges, RoundRobin
+from ..daemon.onethread import OneThread
 from .ledger import Ledger, LedgerReader, Reads
 
 T = TypeVar("T")
@@ -36,26 +36,25 @@ class LedgerReads:
     def __init__(self, ledger: Ledger, charges: Charges = FREE) -> None:
         self._charges = charges
         self._reader = LedgerReader(ledger)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-reads")
+        self._thread = OneThread("gpushare-reads")
         self._waiting: RoundRobin[_Asked] = RoundRobin()
         self._is_reading = False
 
     async def ask(self, owner: Hashable, work: Callable[[Reads], T]) -> T:
         """The result of ``work``. Raises what ``work`` raises."""
-        loop = asyncio.get_running_loop()
-        asked = _Asked(owner, work, loop.create_future())
+        asked = _Asked(owner, work, asyncio.get_running_loop().create_future())
         self._waiting.put(owner, asked)
-        self._next(loop)
+        self._next()
         return cast(T, await asyncio.shield(asked.answer))
 
     async def close(self) -> None:
         """Read no more."""
         for asked in self._waiting.take(len(self._waiting), len(self._waiting)):
             asked.answer.cancel()
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._reader.close)
-        self._thread.shutdown(wait=True)
+        await self._thread.do(self._reader.close)
+        self._thread.close()
 
-    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _next(self) -> None:
         if self._is_reading or not self._waiting:
             return
         self._is_reading = True
@@ -70,12 +69,10 @@ class LedgerReads:
             finally:
                 busy = time.thread_time() - begun
 
-        reading = loop.run_in_executor(self._thread, read)
-        reading.add_done_callback(lambda done: self._read(loop, asked, busy, done))
+        reading = self._thread.do(read)
+        reading.add_done_callback(lambda done: self._read(asked, busy, done))
 
-    def _read(
-        self, loop: asyncio.AbstractEventLoop, asked: _Asked, busy: float, done: asyncio.Future[Any]
-    ) -> None:
+    def _read(self, asked: _Asked, busy: float, done: asyncio.Future[Any]) -> None:
         self._is_reading = False
         self._charges.took(asked.owner, busy)
         if done.cancelled():
@@ -85,4 +82,4 @@ class LedgerReads:
             asked.answer.exception()  # the caller may be gone
         elif not asked.answer.cancelled():
             asked.answer.set_result(done.result())
-        self._next(loop)
+        self._next()

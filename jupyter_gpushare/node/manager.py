@@ -32,13 +32,13 @@ import functools
 import logging
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from ..daemon.clock import Clock, bounds
 from ..daemon.fairness import FREE, Charges, RoundRobin
+from ..daemon.onethread import OneThread
 from ..ledger.budget import LedgerBudget, excess
 from ..ledger.codec import from_record, size_of, to_record
 from ..ledger.ledger import Ledger, LedgerError, Reads, UsageRow, Use, Uses
@@ -210,13 +210,13 @@ class Manager:
         self._tasks: list[asyncio.Task[None]] = []
         # One thread each: the ledger has one writer, and a driver call that
         # hangs must not hold up the disk.
-        self._ledger_thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-ledger")
+        self._ledger_thread = OneThread("gpushare-ledger")
         #: Readings for people, beside the writer.
         self.reads = LedgerReads(ledger, charges)
         #: The same for administrators' copies and checks, which take seconds: neither grants nor
         #: other readings wait for them.
         self.care = LedgerReads(ledger)
-        self._inventory_thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-inventory")
+        self._inventory_thread = OneThread("gpushare-inventory")
 
     # -- life ---------------------------------------------------------------
 
@@ -229,12 +229,11 @@ class Manager:
         who waited before a restart are granted, or refused. Raises :class:`LedgerError`
         or :class:`InventoryError` when it cannot.
         """
-        loop = asyncio.get_running_loop()
         snapshot, after = await self.in_ledger(self.ledger.load)
         for record in (*snapshot, *after):
             self.state = core.evolve(self.state, from_record(record))
-        gpus = await loop.run_in_executor(self._inventory_thread, self.inventory.discover)
-        self._processes = self._make_processes(loop, self._process_gone)
+        gpus = await self._inventory_thread.do(self.inventory.discover)
+        self._processes = self._make_processes(asyncio.get_running_loop(), self._process_gone)
         self._begin(self._run(), "gpushare-manager")
         now = self.clock.boot()
         restored = await self.in_ledger(lambda: self.ledger.is_restored)
@@ -289,9 +288,9 @@ class Manager:
         await self.reads.close()
         await self.care.close()
         await self.in_ledger(self.ledger.close)
-        self._ledger_thread.shutdown(wait=True)
-        self._inventory_thread.submit(self.inventory.close)
-        self._inventory_thread.shutdown(wait=False)
+        self._ledger_thread.close()
+        self._inventory_thread.do(self.inventory.close)
+        self._inventory_thread.close(wait=False)
 
     # -- commands -----------------------------------------------------------
 
@@ -324,9 +323,9 @@ class Manager:
         self._queue.put(owner, _Pending(command, answer, call, self.clock.boot(), owner))
         self._asked.set()
 
-    async def in_ledger(self, call: Callable[[], T]) -> T:
+    def in_ledger(self, call: Callable[[], T]) -> Awaitable[T]:
         """Run something with the ledger in its own thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._ledger_thread, call)
+        return self._ledger_thread.do(call)
 
     async def _run(self) -> None:
         while True:
@@ -624,11 +623,10 @@ class Manager:
     async def _discover(self) -> None:
         """List the GPUs again: one may have come back, or been partitioned anew."""
         self._discover_at = self.clock.boot() + self._discover_interval
-        loop = asyncio.get_running_loop()
         with self._trouble("The GPUs are listed again").about(
             InventoryError, "The GPUs could not be listed"
         ):
-            gpus = await loop.run_in_executor(self._inventory_thread, self.inventory.discover)
+            gpus = await self._inventory_thread.do(self.inventory.discover)
             known = {uuid: books.gpu for uuid, books in self.state.gpus.items()}
             if {gpu.uuid: gpu for gpu in gpus} != known:
                 await self.submit(cmd.Discover(self.clock.boot(), gpus))
@@ -636,11 +634,9 @@ class Manager:
     async def _measure_once(self) -> None:
         self._measure_wanted.clear()
         at = self.clock.boot()
-        loop = asyncio.get_running_loop()
         try:
-            readings, sensors, vitals = await loop.run_in_executor(
-                self._inventory_thread, self._read, self.state
-            )
+            reading = self._inventory_thread.do(partial(self._read, self.state))
+            readings, sensors, vitals = await reading
             if self.clock.boot() - at > self._measured_within:
                 # What it says may be as old as the question.
                 raise InventoryError("The driver took too long to answer.")

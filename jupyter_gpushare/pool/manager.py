@@ -19,12 +19,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from ..daemon.onethread import OneThread
 from ..ledger.ledger import Ledger, LedgerError
 from ..link.dial import Host as Place
 from ..link.errors import NodeProblem
@@ -94,7 +94,7 @@ class PoolManager:
         self._open: Ledger | None = None
         #: The port where hosts join; 0 where none can.
         self.join_port = 0
-        self._disk = ThreadPoolExecutor(1, "pool-ledger")
+        self._disk = OneThread("pool-ledger")
         self._written = 0
 
     # -- life --------------------------------------------------------------------------------------
@@ -105,21 +105,21 @@ class PoolManager:
         ``ValueError`` for a quota that makes no sense.
         """
         folder = Path(self.settings.folder)
-        self._open = await self._on_disk(partial(ledger.opened, folder / LEDGER))
+        self._open = await self._disk.do(partial(ledger.opened, folder / LEDGER))
         events = await self.in_ledger(ledger.load)
         for event in events:
             self.state = evolve(self.state, event)
         last = max((event.at for event in events), default=0.0)
         self._clock = await self.in_ledger(partial(PoolClock, last=last))
         await self._shorten()
-        addresses: Any = await self._on_disk(partial(self._ledger.recollect, "addresses"))
+        addresses: Any = await self._disk.do(partial(self._ledger.recollect, "addresses"))
         self._addresses = addresses or {}
-        self._authority = await self._on_disk(lambda: self._open_authority(folder))
+        self._authority = await self._disk.do(lambda: self._open_authority(folder))
         self._invitations = Invitations(folder / "tokens.json")
         if self.settings.join_token_file:
-            text = await self._on_disk(Path(self.settings.join_token_file).read_text)
+            text = await self._disk.do(Path(self.settings.join_token_file).read_text)
             self._invitations.stand(Token.read(text), self.settings.join_token_engine)
-        self.quotas.recall(await self._on_disk(partial(self._ledger.recollect, "size")))
+        self.quotas.recall(await self._disk.do(partial(self._ledger.recollect, "size")))
         wall = self._clock.wall()
         await self.submit(lambda at: cmd.Start(at, wall))
         await self.quotas.apply()
@@ -134,8 +134,8 @@ class PoolManager:
         await self._background.cancel()
         await asyncio.gather(*(link.close() for link in self.links.values()))
         if self._open is not None:
-            await self._on_disk(self._open.close)
-        self._disk.shutdown()
+            await self._disk.do(self._open.close)
+        self._disk.close()
 
     @property
     def _ledger(self) -> Ledger:
@@ -178,7 +178,7 @@ class PoolManager:
                 self._budget(host.name).spend(time.monotonic() - begun, len(durable))
             if durable:
                 wall = self._clock.wall()
-                await self._on_disk(partial(ledger.append, self._ledger, durable, wall))
+                await self._disk.do(partial(ledger.append, self._ledger, durable, wall))
                 self._written += len(durable)
             self.state = done.state
             if self._written >= _SHORTEN_AFTER:
@@ -194,7 +194,7 @@ class PoolManager:
             self._due.set()  # it may have been away while its certificate was due
         if isinstance(command, cmd.HostReported) and self.quotas.grows(command.report):
             size = (self.quotas.size.gpus, self.quotas.size.smallest)
-            await self._on_disk(partial(self._ledger.remember, "size", size))
+            await self._disk.do(partial(self._ledger.remember, "size", size))
             await self.quotas.apply()
         return done
 
@@ -209,7 +209,7 @@ class PoolManager:
         self._written = 0
         now = (self.state, self._clock.now(), self._clock.wall())
         try:
-            await self._on_disk(partial(ledger.shorten, self._ledger, *now))
+            await self._disk.do(partial(ledger.shorten, self._ledger, *now))
         except LedgerError as problem:
             self.log.error("The ledger could not be made shorter: %s", problem)
 
@@ -229,7 +229,7 @@ class PoolManager:
         while True:
             self._due.clear()
             try:
-                await self._on_disk(lambda: self._authority.renew(self._clock.wall()))
+                await self._disk.do(lambda: self._authority.renew(self._clock.wall()))
             except OSError as error:
                 self.log.error("The pool's certificate could not be renewed: %s", error)
             for host, link in tuple(self.links.items()):
@@ -255,16 +255,13 @@ class PoolManager:
 
     async def rotate(self, by: str) -> None:
         """Have a new authority sign from now on. Raises :class:`.pki.BadRequest`."""
-        await self._on_disk(lambda: self._authority.rotate(self._clock.wall()))
+        await self._disk.do(lambda: self._authority.rotate(self._clock.wall()))
         await self.submit(lambda at: cmd.Deed(at, ev.AuthorityRotated(at, by)))
         self._due.set()
 
-    async def _on_disk(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._disk, work)
-
-    async def in_ledger(self, work: Callable[[Ledger], T]) -> T:
+    def in_ledger(self, work: Callable[[Ledger], T]) -> Awaitable[T]:
         """Do something with the ledger where it may wait for the disk."""
-        return await self._on_disk(partial(work, self._ledger))
+        return self._disk.do(partial(work, self._ledger))
 
     # -- hosts -------------------------------------------------------------------------------------
 
@@ -298,7 +295,7 @@ class PoolManager:
             addresses = {one: at for one, at in self._addresses.items() if one != host}
             if address is not None:
                 addresses[host] = address
-            await self._on_disk(partial(self._ledger.remember, "addresses", addresses))
+            await self._disk.do(partial(self._ledger.remember, "addresses", addresses))
             self._addresses = addresses
 
     def _follow_hosts(self) -> None:
