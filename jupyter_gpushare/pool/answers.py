@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
@@ -33,7 +34,7 @@ from .manager import PoolManager
 from .pki import BadRequest
 from .state import NOT_USED, Host, State
 from .texts import no_host
-from .where import newest, rank
+from .where import LASTS, newest, rank
 from .words import commands as cmd, events as ev
 from .words.hosts import Group, Holding, Ranked, Wish
 
@@ -137,7 +138,8 @@ class PoolAnswers:
         with self._manager.metrics.where.time():
             hosts = list(state.hosts.values())
             expected = newest(hosts, name)
-            wish = Wish(name, params.gpus, memory, params.kind, expected, by_estimate)
+            until = time.time() + LASTS
+            wish = Wish(name, params.gpus, memory, params.kind, expected, by_estimate, until)
             group_full = full(state, name, params.gpus)
             ranked = rank(hosts, wish, lambda host: state.quota(host, name).gpus, group_full)
         # Not asdict(): it copies each sentence, which takes longer than the ranking.

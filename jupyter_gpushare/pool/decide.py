@@ -258,14 +258,14 @@ def _tick(draft: Draft, command: cmd.Tick) -> None:
 
 @_decides(cmd.LendGpus)
 def _lend_gpus(draft: Draft, command: cmd.LendGpus) -> str | None:
-    wish = Wish(command.environment, command.gpus)
+    until = command.at + command.seconds
+    wish = Wish(command.environment, command.gpus, until=until + draft.state.unix)
     hosts = draft.state.hosts
     some = hosts.values() if command.host is None else (hosts[command.host],)
     best = next(iter(rank(some, wish)), None)
     if best is None or not best.fits_now:
         why = "No host is in the pool." if best is None else " ".join(best.reasons)
         return f"No host has {command.gpus} whole GPUs free now. {why}"
-    until = command.at + command.seconds
     loan = Loan(command.loan, command.environment, best.host, command.gpus, until)
     draft.emit(ev.GpusLent(command.at, loan, command.by))
     draft.plan.add(command.environment)

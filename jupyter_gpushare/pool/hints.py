@@ -11,6 +11,7 @@ from ..protocol.calls import HintParams
 from . import texts
 from .draft import Draft
 from .state import Host
+from .where import LASTS
 from .words import events as ev
 from .words.hosts import HostGpu
 
@@ -19,7 +20,14 @@ def give_hints(draft: Draft) -> None:
     """Make the hints anew; hosts whose hints did not change hear nothing."""
     hosts = [host for host in draft.state.hosts.values() if host.connected]
     free = [(host, gpu) for host in hosts if host.serves for gpu in _free(host)]
-    free.sort(key=lambda one: (one[0].report.queue if one[0].report else 0, one[0].name))
+    soon = draft.at + draft.state.unix + LASTS
+    free.sort(
+        key=lambda one: (
+            one[0].ends_before(soon),
+            one[0].report.queue if one[0].report else 0,
+            one[0].name,
+        )
+    )
     for host in sorted(hosts, key=lambda host: host.name):
         hints = tuple(_hints(draft, host, free)) if _is_short(host) else ()
         if hints != host.hints:

@@ -120,6 +120,11 @@ class Host:
             return self.drain.reason
         return (self.report.draining or "") if self.report is not None else ""
 
+    def ends_before(self, unix: float) -> bool:
+        """Whether what holds it surely has it no longer than that."""
+        until = None if self.held is None else self.held.until
+        return until is not None and until < unix
+
     @property
     def serves(self) -> bool:
         """Whether new leases can be granted there."""

@@ -6,13 +6,19 @@ from collections.abc import Sequence
 
 from ..policy.say.texts import gpus
 from ..protocol.words import did_you_mean
-from .words.hosts import Group
+from .words.hosts import Group, Holding
 
 
 def clock(unix: float) -> str:
     """The time of day, as ``14:05:30 UTC``; of a part of a second the whole one."""
     seconds = int(-(-unix // 1)) % 86400
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02} UTC"
+
+
+def ends(held: Holding) -> str:
+    """A host that is not there for long."""
+    until = "" if held.until is None else clock(held.until)
+    return f"It leaves the pool at {until}, when {held.engine} {held.piece} ends."
 
 
 def in_use(quota: int, places: Sequence[tuple[str, int]]) -> str:

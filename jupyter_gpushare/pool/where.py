@@ -8,6 +8,9 @@ GPU. Hosts on which batch tasks have to make way come after those where it fits 
 equals it is the shorter queue, then fewer people for each GPU, then fewer bytes of parked leases,
 then where the person's own kernels are parked.
 
+A host that an engine takes back soon comes after all others where it fits, too: whoever starts
+there would soon have to go.
+
 People compute a quarter of the time, so at most moments some GPU of each host has all of its
 compute left. Without counting the people they would all start on the same host until the last of
 its GPUs is busy (docs/benchmarks-hosts.md).
@@ -28,6 +31,9 @@ from . import texts
 from .state import NOTHING, Host
 from .words.hosts import Environment, HostGpu, HostReport, KindShare, Ranked, Wish
 
+#: Seconds for which a host should last where something starts of which nobody knows how long it
+#: takes. A host's successor is asked for so long before its end.
+LASTS = 1800.0
 _GIB = 2**30
 _NEVER = 1e12
 
@@ -176,11 +182,14 @@ def _judge(
         reasons.append(f"{counted(report.queue, 'request waits', 'requests wait')} there.")
     if parked:
         reasons.append(f"{parked} of your kernels {'is' if parked == 1 else 'are'} parked there.")
-    first = (0.0 if fits else 0.5, float(-best))
+    level, order = 0.0 if fits else 0.5, float(-best)
     if not (has_room or fits):
-        first = (1.0, _NEVER if wait is None else wait)
+        level, order = 1.0, _NEVER if wait is None else wait
+    if host.held is not None and host.ends_before(wish.until):
+        level += 0.25
+        reasons.append(texts.ends(host.held))
     crowd = len(_people(report) - {wish.environment}) / len(could)
-    key = (*first, report.queue, crowd, parked_bytes, -parked, host.name)
+    key = (level, order, report.queue, crowd, parked_bytes, -parked, host.name)
     return key, Ranked(host.name, fits, tuple(reasons), wait)
 
 

@@ -17,7 +17,14 @@ from jupyter_gpushare.pool.evolve import CHANGES
 from jupyter_gpushare.pool.groups import unlikely
 from jupyter_gpushare.pool.state import State
 from jupyter_gpushare.pool.words import commands as cmd, effects as eff, events as ev
-from jupyter_gpushare.pool.words.hosts import Accepted, Group, HostEnvironment, Loan, Want
+from jupyter_gpushare.pool.words.hosts import (
+    Accepted,
+    Group,
+    Holding,
+    HostEnvironment,
+    Loan,
+    Want,
+)
 from jupyter_gpushare.protocol.calls import HintParams
 
 ADA = "ada"
@@ -120,6 +127,32 @@ def test_own_administrator_may_end_a_drain() -> None:
     assert world.state.hosts["a"].drain is not None
     world.do(cmd.HostReported(world.time, "a", world.nodes["a"].report()))
     assert world.state.hosts["a"].drain is None
+
+
+def ends_in(world: World, host: str, seconds: float) -> None:
+    """A job has the host for so long."""
+    ends = world.time + world.state.unix + seconds
+    event = ev.HostHeld(world.time, host, Holding("Slurm", "job 7", ends))
+    world.do(cmd.Deed(world.time, event))
+
+
+def test_nobody_is_lent_gpus_of_a_host_that_ends_before_nor_sent_to_it() -> None:
+    """While another host has some."""
+    world = World("a", "b", "c")
+    ends_in(world, "b", 3600.0)
+    for number, (seconds, host) in enumerate({3599.0: "a", 3601.0: "c"}.items()):
+        world.do(cmd.LendGpus(world.time, f"{number}", ADA, 1, seconds, "root"))
+        ends_in(world, "a", 3600.0)
+        assert world.state.loans[f"{number}"].host == host
+    for host, hint in (("b", "c"), ("c", "b")):
+        ends_in(world, host, 1799.0)
+        ends_in(world, hint, 1801.0)
+        told = world.nodes["a"].report()
+        full, waits = (gpu("a", 0, free=False),), (waiting("bob"),)
+        told = replace(told, gpus=full, environments=waits, wants=())
+        world.do(cmd.HostReported(world.time, "a", told))
+        world.do(cmd.Tick(world.time))
+        assert [one.host for one in world.hints["a"]] == [hint]
 
 
 def waiting(who: str, *, short: bool = True) -> HostEnvironment:

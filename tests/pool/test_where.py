@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hypothesis import given, settings, strategies as st
 from support.node import NodeClient, token_file
 from support.pool import Pool, PoolNode
 from support.pool_world import GIB, gpu, report
@@ -27,6 +28,7 @@ from jupyter_gpushare.pool.where import newest, rank
 from jupyter_gpushare.pool.words import events as ev
 from jupyter_gpushare.pool.words.hosts import (
     Group,
+    Holding,
     HostEnvironment,
     HostEstimate,
     HostReport,
@@ -204,6 +206,48 @@ def test_hosts_where_it_fits_later_come_by_their_wait() -> None:
         "100 % of the compute of its best one (H100) is left.",
     )
     assert ranked[1].reasons == ("Host b has 1 GPU, of which 0 are free now.",)
+
+
+def held(host: Host, until: float | None) -> Host:
+    return replace(host, held=Holding("Slurm", "job 7", until))
+
+
+def test_a_host_that_ends_soon_comes_after_all_others_where_it_fits_and_says_so() -> None:
+    full = report("b", gpus=(gpu("b", 0, free=False),), expected_wait=1.0)
+    soon, free = (held(host, 5000.0) for host in hosts(report("a"), full))
+    busy, waits = hosts(report("c", gpus=(gpu("c", 0, share=5),), queue=9), replace(full, name="d"))
+    ranked = rank([soon, free, busy, waits], Wish(ADA, until=5001.0))
+    assert [one.host for one in ranked] == ["c", "a", "d", "b"]
+    assert ranked[1].fits_now
+    assert ranked[1].reasons[-1] == "It leaves the pool at 01:23:20 UTC, when Slurm job 7 ends."
+    assert rank([soon, busy], Wish(ADA, until=5000.0))[0].host == "a", "it lasts for long enough"
+
+
+some_hosts = st.lists(
+    st.tuples(st.booleans(), st.integers(0, 2), st.sampled_from([None, 1.0, 9.0])),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(some_hosts, st.sampled_from([0.0, 5.0, 99.0]))
+def test_no_host_that_ends_soon_is_first_where_another_serves_and_nothing_else_changes(
+    some: list[tuple[bool, int, float | None]], until: float
+) -> None:
+    told = [
+        report(f"{n}", gpus=(gpu("x", 0, free=is_free),), queue=q)
+        for n, (is_free, q, _) in enumerate(some)
+    ]
+    there = [held(host, ends) for host, (_, _, ends) in zip(hosts(*told), some, strict=True)]
+    ends = {host.name for host in there if host.ends_before(until)}
+    ranked, before = rank(there, Wish(ADA, until=until)), rank(there, Wish(ADA))
+    fits = [one.host for one in ranked if one.fits_now]
+    assert fits == sorted(fits, key=lambda name: name in ends)
+    for group in (ends, {host.name for host in there} - ends):
+        assert [x.host for x in ranked if x.host in group] == [
+            x.host for x in before if x.host in group
+        ]
 
 
 def test_hosts_that_cannot_do_it_come_last_and_say_why() -> None:

@@ -73,6 +73,7 @@ class Wish:
 
     Without ``memory`` whole GPUs are meant. ``expected`` is what it is predicted to need on a GPU
     of each kind. ``by_estimate``: without a size it is to have the memory that is expected.
+    ``until``: a host should last until then (Unix time).
     """
 
     environment: Environment
@@ -81,6 +82,7 @@ class Wish:
     kind: str | None = None
     expected: tuple[KindShare, ...] = ()
     by_estimate: bool = False
+    until: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
