@@ -81,6 +81,7 @@ class _Process:
         """
         self._forking.acquire()
         self._fork = None
+        # `os.fork` has no frame of Python's, so the one above is whoever forks.
         whose = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
         if whose in _FORKS_OF_THEIR_OWN or self._broker is None or self._broker.grant is None:
             return
@@ -98,6 +99,7 @@ class _Process:
                 read, write = self._fork
                 self._fork = None
                 os.close(write)
+                # Not `select`, which cannot take a descriptor over 1023.
                 ended = poll()
                 ended.register(read, POLLIN)
                 ended.poll(_FORK_LASTS * 1000)
@@ -111,6 +113,7 @@ class _Process:
         self._busy = None
         if self._broker is not None:
             self._broker = self._broker.abandon_in_child(is_member=self._fork is not None)
+        # Only now, with the lease joined, or not to be had: the parent waits for this.
         for number in self._fork or ():
             os.close(number)
         self._fork = None

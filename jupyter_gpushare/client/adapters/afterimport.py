@@ -29,6 +29,7 @@ class _Finder:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name != self._name:
             return None
+        # Before it asks the others, which it would otherwise be one of.
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         spec = importlib.util.find_spec(name)
         loader: Any = None if spec is None else spec.loader

@@ -134,6 +134,7 @@ class TorchAdapter:
         """
         has_cuda = hasattr(module._C, "_cuda_getDeviceCount")
         if has_cuda:
+            # With it torch counts GPUs by NVML, which starts no driver.
             os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
             if self._first_use is None or not self._first_use.watches_on():
                 self._first_use = _FirstUse(self, module, acquire, expected)
@@ -144,6 +145,8 @@ class TorchAdapter:
         try:
             for device, gpu in self._used_gpus():
                 limit = gpu.allocator_limit
+                # To set a fraction starts a context on the GPU, so it is set only where there is,
+                # or was, a limit.
                 if limit is None and device not in self._limited:
                     continue
                 total = torch.cuda.get_device_properties(device).total_memory

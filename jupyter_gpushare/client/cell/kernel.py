@@ -244,6 +244,7 @@ class Messages:
     def comm_msg(self, *arguments: Any) -> Any:
         """A widget's message, which is the last argument."""
         if _only_asks(arguments[-1]):
+            # Read by `pre_execute`, which runs inside of what is called here.
             self.only_asks = True
             try:
                 return self._handle(*arguments)

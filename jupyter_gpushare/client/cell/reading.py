@@ -144,6 +144,7 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
         return names.get(node.id, _Nothing)
     if isinstance(node, ast.Attribute):
         owner = _value(node.value, names)
+        # Not `getattr`: a property would run code of the user's.
         return getattr(owner, "__dict__", {}).get(node.attr, _Nothing)
     return _Nothing
 
@@ -204,6 +205,7 @@ class _Slicer:
         loaded = {name for node in chosen for name in _loaded(node)}
         stored = {name for node in chosen for name in _stored(node)}
         given = {name: self._names[name] for name in loaded if name in self._names}
+        # A name that exists only while the cell runs, such as a batch from a loader.
         if loaded - stored - given.keys() - set(dir(builtins)):
             return None
         return Step(ast.unparse(ast.Module(body=chosen, type_ignores=[])), given)
@@ -219,6 +221,7 @@ class _Slicer:
             elif isinstance(node, ast.If):
                 inside = list(self._once(node.body))
                 has_any = any(map(self._is_work, inside))
+                # Which branch runs nobody can tell here: the first one that computes is taken.
                 yield from inside if has_any else self._once(node.orelse)
             elif isinstance(node, ast.With):
                 inside = list(self._once(node.body))
@@ -243,6 +246,7 @@ class _Slicer:
     def _needed(self, body: list[ast.stmt], wanted: set[str]) -> list[ast.stmt]:
         """What works, and what makes the names that it needs. ``wanted`` grows by these."""
         chosen: list[ast.stmt] = []
+        # From the end: what a line needs is known before the line that makes it is looked at.
         for node in reversed(body):
             taken = node
             if isinstance(node, ast.With):
@@ -282,6 +286,8 @@ class _Slicer:
             return is_model(called) and _is_of_torch(called)
         if func.attr == "backward":
             return True
+        # `step` and `eval` are other things' methods, too. What the cell makes itself cannot be
+        # looked at yet.
         return _is_of_torch(_value(func.value, self._names)) or _root(func.value) in self._made
 
     def _may_run(self, node: ast.AST) -> bool:

@@ -72,6 +72,7 @@ class _Look:
         words = [one.value for one in call.args if isinstance(one, ast.Constant)]
         if name not in ("run_line_magic", "run_cell_magic") or not words:
             return
+        # `%gpushare status` holds nothing, so the rest of its cell may still need a GPU.
         if words[0] == "gpushare" and "".join(map(str, words[1:2])).startswith(_ASKING):
             raise _AsksItself
         if words[0] == "run" and len(words) > 1:
@@ -131,6 +132,7 @@ class _Look:
     def _class(self, kind: type) -> Iterator[str]:
         for base in type.mro(kind) if kind is not type else ():
             yield from self._module(base.__module__)
+        # Only the notebook's own classes: a library's lead to all that it imports.
         if kind.__module__ == "__main__":
             for inner in list(vars(kind).values()):
                 if isinstance(inner, FunctionType):

@@ -94,6 +94,8 @@ def _tasks(places: _Places) -> Iterator[str]:
             continue
         in_main = getattr(task.get_loop(), "_thread_id", None) == main
         codes = list(_awaited(task.get_coro()))
+        # In the kernel's own loop a library's task counts, too: blocked in CUDA it stops the
+        # kernel. In a loop of its own it stops only itself.
         foreign = in_main and codes and not places.is_machinery(codes[0])
         if foreign or any(map(places.is_users, codes)):
             yield codes[0].co_name
@@ -130,6 +132,7 @@ class _Places:
         self._library = tuple(os.path.join(one, "") for one in dict.fromkeys(library))
 
     def is_users(self, code: CodeType | None) -> bool:
+        # Ours is listed apart: installed for development it lies in a folder like the user's.
         known = (*self._packages, *self._library, _OURS, "<frozen ")
         return code is not None and not code.co_filename.startswith(known)
 

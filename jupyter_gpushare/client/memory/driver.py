@@ -198,6 +198,7 @@ class DriverCheckpoint:
         target = self._target()
         if target is None:
             return _GONE
+        # The deadline is for getting the lock only. How long it is held is `hold`.
         within = lock_timeout_s + _LOCK_WITHIN
         request = Request(
             Action.LOCK, target, within, lock_timeout_s, hold=hold_s, say=say, tree=self._tree
@@ -209,6 +210,8 @@ class DriverCheckpoint:
             except _NoHelper as error:
                 return Outcome(Result.REFUSED, Cause.NO_HELPER, str(error))
             except _Lost as error:
+                # Whether the lost helper had locked nobody knows. To unlock what runs is done at
+                # once.
                 if self.unlock().result is Result.DONE:
                     return Outcome(Result.INTACT, Cause.NO_HELPER, str(error))
                 _tracers.is_open = True  # who unlocks goes on trying
@@ -222,6 +225,8 @@ class DriverCheckpoint:
     # -- inside -----------------------------------------------------------------------
 
     def _target(self) -> Target | None:
+        # Remembered from the first look: a root that has ended has no start time any more, and
+        # others of its tree may still be parked.
         if self._root is not None:
             return self._root
         pid = os.getpid() if self._pid is None else self._pid
@@ -260,6 +265,8 @@ class DriverCheckpoint:
         tries = 0
         while True:
             tries += 1
+            # At least a second: the new helper must have time to say in which state it found the
+            # process.
             left = max(1.0, end - time.monotonic())
             try:
                 answer = self._ask(replace(request, deadline=left))
@@ -326,6 +333,8 @@ class DriverCheckpoint:
 
         ``before`` is what the one said that was tried before it.
         """
+        # `-P`: a file of the user's in this folder, such as `json.py`, must not be imported in our
+        # place.
         command = [self._python, "-P", "-m", _MODULE, "--socket", place]
         if self._idle is not None:
             command += ["--idle", str(self._idle)]
@@ -383,6 +392,8 @@ class StartedTree:
     def signal(self, number: int) -> None:
         """Send the root a signal; nothing where it has ended."""
         with suppress(ProcessLookupError):
+            # First the descriptor, then the look: if it is the root now, the number cannot come to
+            # mean another process before the signal goes.
             watch = os.pidfd_open(self.root.pid)
             try:
                 if start_time(self.root.pid) == self.root.start_time:
@@ -419,9 +430,12 @@ def start_tree(
             stdout=stdout,
             stderr=stderr,
             cwd=cwd,
+            # The helper's own. The program's goes through the socket, with all that a helper must
+            # not have.
             env=helper_environ(environ),
             pass_fds=[theirs.fileno()],
         )
+        # Else the end of a helper that fails would not be seen: this copy keeps the socket open.
         theirs.close()
         ours.settimeout(start_within)
         try:
@@ -440,6 +454,8 @@ def start_tree(
 def helper_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of a helper: without one kernel's lease, and with all GPUs visible."""
     ours = {
+        # No GPU is hidden from a helper: the driver's map of a migration must name each one of the
+        # host. And a process that outlives this one keeps none of its tokens.
         name: value
         for name, value in environ.items()
         if not name.startswith(names.SWITCH) and name not in _NOT_FOR_HELPERS
@@ -463,8 +479,10 @@ class _Tracers:
 
     @contextmanager
     def let_in(self, pid: int) -> Iterator[None]:
-        """Let it in meanwhile."""
+        """Let the process ``pid`` trace this one meanwhile."""
         if self._owner != os.getpid():  # a forked child lets nobody in
+            # A lock of its own: another thread of the parent's may have had the old one as it
+            # forked.
             self._owner, self._lock, self._in = os.getpid(), threading.Lock(), []
             self.is_open = False
         with self._lock:
@@ -499,6 +517,7 @@ def _connect(place: str) -> tuple[socket.socket, int] | None:
     try:
         connection.connect(place)
         pid, user, _ = peer(connection)
+    # Nobody has the place, or one that is about to end: whoever asks may start a new one there.
     except (FileNotFoundError, ConnectionError, TimeoutError):
         connection.close()
         return None

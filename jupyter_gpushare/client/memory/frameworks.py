@@ -100,6 +100,8 @@ class Frameworks:
         """Take in the frameworks that were imported before anybody asked us."""
         for module in registry.BUILT_IN:
             loaded = sys.modules.get(module)
+            # One that is still being imported lacks what its adapter asks for. The hook tells of it
+            # later.
             being_imported = getattr(getattr(loaded, "__spec__", None), "_initializing", False)
             if loaded is not None and not being_imported and module not in self._known:
                 adapter = self.find(module)

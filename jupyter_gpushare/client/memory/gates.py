@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Gates:
-    """Those of one process. For `Turns` it is the `Program`."""
+    """The gates of one process. For `Turns` it is the `Program`."""
 
     def __init__(
         self,
@@ -93,12 +93,15 @@ class Gates:
 
     def hindrance(self) -> str | None:
         """Why this process must never stop; ``None``: it can."""
+        # Who leads all ranks stops with them. To the meter it looks like one that would keep them
+        # waiting.
         if self._meter is None or (self._ranks is not None and self._ranks.leads):
             return None
         return self._meter.hindrance()
 
     def may_stop(self) -> bool:
         """Whether this thread may stop at this place."""
+        # All ranks have stopped, so the meter's reason against it, that they wait, holds no more.
         if self._meter is None or (self._ranks is not None and self._ranks.pauses):
             return True
         return self._meter.may_stop()
@@ -109,7 +112,7 @@ class Gates:
             self._forwards.watch()
 
     def cell_begins(self) -> None:
-        """Look for them anew."""
+        """A cell begins: look for such places anew."""
         if self._forwards is not None:
             self._forwards.cell_begins()
 
@@ -164,6 +167,8 @@ class Gates:
 
     def _gate(self, turns: Turns, place: Place) -> None:
         is_joined = self._own.state is OwnState.JOINED
+        # Below `run` there may be several programs, of which one takes turns for the lease. One
+        # that uses no GPU must not be the first to say so.
         if not is_joined or turns.leads or (turns.may_come and self._uses_gpus()):
             turns.checkpoint(place)
 
@@ -176,6 +181,7 @@ class Gates:
         )
 
     def _step_ends(self, gate: Callable[[], None]) -> None:
+        # Before the gate, where it may wait or end: the step is done in any case.
         self._progress.ended(Source.STEP)
         self._stops(gate)
 

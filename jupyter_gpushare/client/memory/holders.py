@@ -58,6 +58,7 @@ class _Look:
             if id(thing) in self._seen or issubclass(type(thing), _NOWHERE):
                 continue
             self._seen.add(id(thing))
+            # Bounded: a notebook may hold millions of objects, and the next cell waits for this.
             self._left -= 1
             yield thing
             if type(thing) is FunctionType:  # not its globals: they are everybody's

@@ -62,10 +62,10 @@ class Checkpoints(Protocol):
         """Whether the driver can."""
 
     def park(self, deadline_s: float) -> Outcome:
-        """Everything from the GPUs into host memory."""
+        """Move everything from the GPUs into host memory."""
 
     def resume(self, gpu_map: Mapping[str, str] | None, deadline_s: float) -> Outcome:
-        """And back."""
+        """Bring it back to the GPUs."""
 
 
 class Ladder:
@@ -166,6 +166,7 @@ class Ladder:
                 why.append("Tensors that are moved one by one come back to the same GPUs only.")
             elif not bounds.tensors:
                 why.append("Tensors are moved one by one only at the end of a step.")
+            # No reason against a checkpoint: a thread then only waits in its next CUDA call.
             elif (against := threads_object(present)) is not None:
                 why.append(against)
             elif self._move_tensors(needs, plan, why):
@@ -194,6 +195,7 @@ class Ladder:
                 return False
             held = sum(map(host_bytes, parkers, amounts))
             self._must_fit(held)
+            # Asked before anything moves: the budget of host memory is the node manager's.
             plan(held)
             for parker in parkers:
                 try:
@@ -230,6 +232,8 @@ class Ladder:
         try:
             while self._moved:
                 self._moved[-1].resume()
+                # Only when it is back: what fails stays on the list, and the next cell tries it
+                # again.
                 self._moved.pop()
         except ParkingError as error:
             self._say(f"{error} The next cell tries again.")
@@ -246,6 +250,7 @@ class Ladder:
         if against is not None:
             why.append(against)
             return None
+        # All that it has there goes, the context too, however little is asked for.
         amount = sum(CONTEXT if need.used is None else need.used for need in needs)
         try:
             self._must_fit(amount)
@@ -280,6 +285,7 @@ class Ladder:
         if self.checkpointed:
             self._settled(self._driver.resume(gpu_map or None, deadline_for(self.memory)))
             self.checkpointed = False
+        # After the driver: a call of CUDA blocks for good in a process that is checkpointed.
         while self._moved:
             try:
                 self._moved[-1].resume()

@@ -59,6 +59,7 @@ class LastError:
     def shown(self, error: BaseException, shell: Any, *, is_tight: bool) -> None:
         """A person was shown this error. ``is_tight``: memory ran out; else it may be dropped."""
         when = self._when()
+        # A process without data on a GPU keeps its traceback, as Python would.
         if when is AfterError.KEEP or not (is_tight or self._frameworks.holdings()):
             return
         self._error, self._is_tight = error, is_tight
@@ -79,11 +80,14 @@ class LastError:
         keepers = names_of(error, shell.user_ns)
         if not keepers:
             forget(error, shell)
+        # This function's own name would keep it beyond the collection.
         del error
         gc.collect()
         self._frameworks.empty_caches()
         used = _used(holdings)
         freed = max(0, before - used)
+        # Silence where nothing came of it, unless memory ran out: then it helps to know what has
+        # the rest.
         if freed < LEAST_MEMORY and not (self._is_tight and used):
             return
         strangers = (shell, shell.user_ns, sys.modules)

@@ -39,6 +39,7 @@ class Limits:
         self._own = own
         self._lock = threading.Lock()
         self._grant: Grant | None = None
+        #: By UUID, in bytes: all that is in force, and what of it was not answered yet.
         self._limits: dict[str, int] = {}
         self._news: dict[str, int] = {}
         self._refused = False
@@ -119,6 +120,8 @@ class Limits:
         with self._lock:
             if grant != self._grant:
                 return
+            # Newer limits came while this was found out. They are tried first, with these below
+            # them.
             if self._news:
                 self._news = {**news, **self._news}
                 return
@@ -134,6 +137,8 @@ class Limits:
             return
         self.answer(grant.lease, {}, False)
         with self._lock:
+            # What was imported since the answer saw no refusal in `can_change`; the look below
+            # finds it.
             self._refused = grant == self._grant
         if self._frameworks.limit(still):
             self.can_change()

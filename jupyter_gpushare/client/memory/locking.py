@@ -149,6 +149,7 @@ class Locking:
                 self._tell(session, grant, time.monotonic() - began)
             self._keep_helper()
             if self._wake.wait(LOOK_EVERY):
+                # Before the pause, so that a word that comes during it wakes this thread again.
                 self._wake.clear()
                 self._pause(session, grant)
 
@@ -208,8 +209,12 @@ class Locking:
             if outcome is None or outcome.result is Result.DONE:
                 self._failures = 0
                 return
+            # Work that does not end in time, or another's operation, says nothing about the next
+            # try.
             if outcome.cause not in (Cause.GPU_WORK, Cause.BUSY):
                 self._failures += 1
+            # After STUCK nobody knows in which state the process is: another lock could stop it for
+            # good.
             is_hopeless = outcome.result in (Result.STUCK, Result.DEAD)
             if is_hopeless or self._failures == _MOST_FAILURES:
                 self._bar(outcome.message)

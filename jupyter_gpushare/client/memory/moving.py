@@ -97,6 +97,8 @@ class MovingAtGates:
         memory = sum(need.used or 0 for need in recall.needs)
         while True:
             try:
+                # The question and the order at once: agreed to, the turn is the next one's from
+                # here on.
                 session.call(Method.PARKING, again=True, lease=recall.lease, memory=memory)
                 return True
             except (QuotaExceeded, LeaseLost) as error:
@@ -117,6 +119,8 @@ class MovingAtGates:
         while True:
             try:
                 if not began:
+                    # Deaf only for the way out. To have it again may take hours in the queue, and
+                    # Ctrl-C ends that.
                     with deaf_to_interrupts():
                         began = True
                         bounds = Bounds(tensors=is_step_end, elsewhere=recall.why == _ELSEWHERE)
@@ -132,6 +136,7 @@ class MovingAtGates:
                     _pause(_AGAIN)
                 self._resume()
             except KeyboardInterrupt:
+                # Not begun: nothing has moved, so the first one already stops the cell.
                 if interrupted or not began:
                     raise
                 interrupted = True
@@ -142,6 +147,7 @@ class MovingAtGates:
                 break
             except GpuShareError as error:
                 trouble, pauses = str(error), True
+        # Only now, with the memory back, may the program's code hear of it.
         if interrupted:
             raise KeyboardInterrupt
 

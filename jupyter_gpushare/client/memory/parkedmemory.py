@@ -53,6 +53,8 @@ class ParkedMemory:
     @property
     def holds(self) -> bool:
         """Whether memory that this process had on the GPU lies elsewhere."""
+        # Asked without making it: the ladder loads modules that a process without parking never
+        # needs.
         return "_ladder" in vars(self) and self._ladder.holds
 
     @property
@@ -90,7 +92,7 @@ class ParkedMemory:
         return why
 
     def uses_cuda(self) -> bool:
-        """Whether the driver knows this process, and it is not parked or locked."""
+        """Whether the driver knows this process, which is neither parked nor locked."""
         from ...protocol.checkpoint import State
 
         return self._driver.state() is State.RUNNING
@@ -104,11 +106,14 @@ class ParkedMemory:
     ) -> Given:
         """Free what is needed; arguments and errors as of `Ladder.give`."""
         if not self.holds:
+            # A parked lease that is asked for more has no GPUs now. Its memory came from those of
+            # before.
             self._had = self._own.gpus or self._had
         return self._ladder.give(needs, plan, self.given.rung, bounds)
 
     def granted(self, session: Session | None) -> None:
         """The GPUs are held again. If only caches were emptied, nothing has to come back."""
+        # What lies in host memory is not back yet; `bring_back` says so when it is.
         if self.given.rung in LEAVE_SOMETHING and not self.holds and session is not None:
             self._own.cuda_had = self._own.gpus
             session.tell_surely(Method.RESTORED, lease=self._own.lease)
@@ -127,6 +132,7 @@ class ParkedMemory:
         with deaf_to_interrupts():  # from the word on: who reads it may press the button
             self._say(f"Restoring {format_size(memory)} of GPU memory …")
             seconds = self._ladder.bring_back(moved)
+            # CUDA has moved with the process, so it keeps no other GPUs than the lease's.
             self._own.cuda_had = now
             if session is not None:
                 session.tell_surely(Method.RESTORED, lease=grant.lease, seconds=seconds)

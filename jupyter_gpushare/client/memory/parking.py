@@ -93,6 +93,8 @@ class Parking:
             return "joined"
 
     def _end(self, session: Session, lease: str) -> str:
+        # Before the call: where that fails, no sign of life is given any more, and the lease ends
+        # by that.
         session.let_go(lease)
         try:
             return str(session.call(Method.RELEASE, lease=lease, again=True).get("state"))
@@ -122,6 +124,8 @@ class Parking:
             try:
                 self._give(session, grant.lease, needs)
             finally:
+                # It may be parked by now, or lost, which the session's thread notes without the
+                # lock.
                 if own.state is OwnState.PARKING:
                     own.state = OwnState.HELD
             return self._memory.given
@@ -150,9 +154,12 @@ class Parking:
         self.why = recall.message
         own, session = self._own, self._line.session
         # The thread with the lock asks, waits or releases, so we cannot give GPUs back now.
+        # No answer is needed: the node manager repeats what it asks for.
         if session is None or not own.lock.acquire(blocking=False):
             return
         try:
+            # A cell that begins takes it, too. So it begins before this look, and we see it; or
+            # afterwards, and then it sees that the lease is parked, or about to be.
             with self._activity.lock:
                 is_new = own.parked != lease
                 # There may be memory although the process said that there is none.
@@ -163,6 +170,7 @@ class Parking:
                     if not self._may_be_taken(lease, is_new=is_new):
                         return
                     ago = self._frameworks.last_step()
+                    # A thread that trains between cells would meet tensors without memory.
                     if ago is not None and ago < _A_STEP_IS_WORK:
                         session.tell_surely(
                             Method.KEPT,
@@ -276,6 +284,7 @@ class Parking:
     def tell_ability(self, session: Session, lease: str, *, anew: bool = False) -> None:
         """Tell once of each lease how far this process could go; ``anew``: again. Never waits."""
         asks = session.hello.get("parks") is True
+        # Without CUDA nothing has to be moved, and the probe would start a helper for nothing.
         if asks and (anew or (self._told_ability != lease and cuda_started())):
             self._told_ability = lease
 
@@ -283,6 +292,7 @@ class Parking:
                 rung, why = self._memory.ability()
                 session.tell(Method.ABILITY, lease=lease, rung=rung.value, why=why[:1000] or None)
 
+            # The driver's probe takes seconds, and the caller's thread gives the signs of life.
             threading.Thread(target=tell, name="gpushare-ability", daemon=True).start()
 
     # -- inside -----------------------------------------------------------------------------
@@ -299,6 +309,8 @@ class Parking:
         try:
             given = self._memory.give(needs, plan, bounds)
         finally:
+            # The node manager plans with what was said before, and the room in host memory has
+            # changed.
             if lacked or self._memory.lacks_memory:
                 self.tell_ability(session, lease, anew=True)
         if self._own.state is not OwnState.LOST:

@@ -105,6 +105,7 @@ class Together:
             self._name_a_step(self._each)
 
     def _name_a_step(self, each: float) -> None:
+        # Who looks less often than it steps must have looked before the named step ends.
         until_all_looked = math.ceil(2 * LOOK / each) if each < LOOK else 0
         self._stop = self._steps + self._ahead + until_all_looked
         self._set("step", str(self._stop))
@@ -114,6 +115,8 @@ class Together:
         if agreed < others:
             self._ahead = min(2 * self._ahead, _MOST_AHEAD)
         if agreed < others or not self._wanted():
+            # Also where all have agreed, if the turn has come meanwhile, or a CUDA graph is
+            # recorded.
             self._set("word", "drop")
             self._next_round()
             return
@@ -123,6 +126,7 @@ class Together:
             if self._waits(lambda: self._count("stopped") >= others, ends):
                 self._pause(max(0.0, ends - (1 - _PART) * self._patience - time.monotonic()))
         finally:
+            # Whatever ends the pause, Ctrl-C too: the others stand there and hear of nothing else.
             self._set("go", "")
             self._next_round()
 
@@ -251,6 +255,7 @@ class RankGate:
         now = distributed.distributed_c10d._get_default_group() if there else None
         if now is self._of():
             return
+        # Weakly, so that a group that was destroyed is not kept alive by us.
         self._of = (lambda: None) if now is None else weakref.ref(now)
         self._group = self._together = None
         self._turns.leads = self._turns.alone = False
@@ -262,6 +267,8 @@ class RankGate:
                 _timeout(distributed, now),
                 str(now.group_name),
             )
+            # Also without a lease: rank 0 waits for a word of each, and then knows that nobody may
+            # lead.
             group.store.set(_here(group, group.rank), self._lease() or "")
             self._together = Together(
                 group,

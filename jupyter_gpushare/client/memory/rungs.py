@@ -63,7 +63,7 @@ class NotBroughtBack(GpuShareError):
 
 
 class NeverBroughtBack(NotBroughtBack):
-    """It is, but the system lets nobody bring it back who could be asked."""
+    """The memory is still parked, but the system lets nobody bring it back who could be asked."""
 
 
 class ProcessLost(GpuShareError):

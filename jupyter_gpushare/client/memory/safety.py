@@ -42,9 +42,11 @@ def objections(
     pid = os.getpid() if pid is None else pid
     family = tree_of([pid], proc)
     mig = {gpu.uuid for gpu in seen if gpu.mig}
+    # NVIDIA/cuda-checkpoint#42.
     if any(uuid.startswith("MIG-") or uuid in mig for uuid in gpus):
         yield "The GPU is a MIG device, and the driver cannot checkpoint processes on those."
     # NCCL is loaded with every torch that has CUDA; it matters once it is used.
+    # Even a question about the state hangs then: NVIDIA/cuda-checkpoint#30 and #45.
     if nccl := [one for one in (family if tree else [pid]) if _runs_nccl(f"{proc}/{one}/task")]:
         which = _shown(proc, nccl[0]) if tree else "this process"
         yield (

@@ -149,6 +149,8 @@ class Stopping:
     def step_ended(self) -> None:
         """The end of a step, or the call of a function that is one. Raises as :meth:`gate`."""
         self._steps += 1
+        # The first step's end may come before the loop's first `checkpoint`, so one step tells
+        # nothing yet.
         if self.is_asked and not self._names_gates and self._steps >= _NAMES_NONE:
             self._stop()
 
@@ -178,6 +180,7 @@ class Stopping:
     # -- inside -------------------------------------------------------------------------
 
     def _asked_by(self, asker: Asker) -> None:
+        # Who asks anew may have the program pass one more gate on its way to one that it names.
         self._passed = False
         self._askers.add(asker)
 
@@ -207,6 +210,8 @@ class Stopping:
             self._answer(why)
             return
         self._forget_timer()
+        # Before the end begins: a signal that comes during it repeats `Preempted`, and saves
+        # nothing twice.
         self._save, self._is_saved = None, True
         if threading.current_thread() is not threading.main_thread():
             os.kill(os.getpid(), signal.SIGTERM)  # this thread's end would not end the program
@@ -231,6 +236,8 @@ class Stopping:
     def _tell_kept(self, why: str) -> None:
         """It was asked and goes on."""
         grant, session, state = self._own.grant, self._line.session, self._own.state
+        # The lease is not its own where it was joined: `run`, which holds it, answers when it goes
+        # on.
         if grant is not None and session is not None and state is not OwnState.JOINED:
             session.tell_surely(Method.KEPT, lease=grant.lease, reason=why[:1000])
 
@@ -268,6 +275,7 @@ class Stopping:
             return
         if self._save is nothing_to_save:
             # An exception would end whatever the signal meets, for example a half loaded module.
+            # With a bound: the node manager may hang, and SIGTERM must end the program.
             self._end_at_once().acquire(timeout=_GIVE_WITHIN)
             os._exit(PREEMPTED)
         now, before = time.monotonic(), self._signal_at
@@ -306,6 +314,7 @@ class Stopping:
             with contextlib.suppress(Exception):  # what was printed; the files may be anything
                 sys.stdout.flush()
             given.release()
+            # `sys.exit` would end this thread only.
             os._exit(PREEMPTED)
 
         _thread.start_new_thread(end, ())
@@ -313,6 +322,7 @@ class Stopping:
 
     def _ends(self, number: int) -> None:
         """As it would without us."""
+        # Sent again rather than called: the default action is no function.
         signal.signal(signal.SIGTERM, self._before)
         os.kill(os.getpid(), number)
 

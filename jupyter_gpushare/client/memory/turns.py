@@ -92,7 +92,7 @@ class Program(Protocol):
         """Look for places where it can stop, while that is wanted. From any thread."""
 
     def cell_begins(self) -> None:
-        """Look for them anew."""
+        """A cell begins: look for such places anew."""
 
 
 class Turns:
@@ -228,6 +228,8 @@ class Turns:
         """
         if self._grant is None:
             return
+        # Before the gate closes: the program may come to it at once, and what it asks must name
+        # this turn.
         self._hears(number)
         if (why := self._program.hindrance()) is not None:
             if not self._said_hindrance:
@@ -248,6 +250,8 @@ class Turns:
         """
         if self._grant is None:
             return
+        # Before the event: a wait that woke first would find the gate shut, and sleep for another
+        # look.
         self.is_gated, self._is_shut = is_shared, False
         self._hears(number, given=1)
         if self._lock is not None:
@@ -258,6 +262,7 @@ class Turns:
         self._limits.in_turn(limits)
 
     def _closes(self) -> None:
+        # Asked a second time it has computed nothing since: its caches are still empty.
         if not self._is_shut:
             self._cleared = False
         self._opened.clear()
@@ -345,6 +350,8 @@ class Turns:
 
     def _stop(self, place: Place, at_most: float = math.inf, *, is_step_end: bool) -> None:
         if self.is_closed and self._has_lease and self._program.may_stop():
+            # First the caches, then the look: what is told is what stays, and others are placed by
+            # it.
             self._program.drop_caches()
             self._cleared = True
             if (use := self._program.look()) is not None:
@@ -353,9 +360,12 @@ class Turns:
             try:
                 self._stands(place, at_most, is_step_end)
             finally:
+                # `Progress` takes it off, so that a step's seconds are those of computing.
                 self._progress.waited += time.monotonic() - began
 
     def _stands(self, place: Place, at_most: float, is_step_end: bool) -> None:
+        # One wait may bring the other: memory is asked for while it waits for its turn, and who has
+        # its memory back asks for a turn.
         while self.is_closed:
             asked, self._asked = self._asked, None
             if asked is not None:
@@ -381,6 +391,7 @@ class Turns:
         The node manager hears of it once: from then on this task can take turns.
         """
         if self.may_come:
+            # Before it is announced, because the announcement says so. The answer may take it back.
             self.leads = self.alone = True
         self.announce()
         self._stop(place, is_step_end=False)
@@ -407,6 +418,7 @@ class Turns:
 
     def _may_not_lead(self) -> None:
         """Another process takes turns for this lease, or none can: this one computes as always."""
+        # Another node manager, or the same one started anew, may answer otherwise.
         self._refused_in = self._hello
         self.leads = self.alone = self._is_shut = False
 
@@ -422,6 +434,8 @@ class Turns:
     def rest(self) -> None:
         """No cell runs: the turn is somebody else's until this task asks again."""
         self._shown.done()
+        # Between cells memory is given without a gate (`Parking.asked_back`): this ask comes again
+        # so.
         self._asked = None
         if not self.is_gated or (self._is_shut and self._cleared):
             return
@@ -485,6 +499,9 @@ class Turns:
                         self.announce()  # a node manager without its ledger does not know it
                         if not self.leads:
                             return
+                    # An ask that names an older turn than the one it was given counts for nothing:
+                    # the node manager takes it for one that crossed that turn on the way. So it is
+                    # said anew as soon as the number is.
                     again = session.hello is not asked_in or says != said
                     if again or now >= asked_at + ASK_AGAIN:
                         asked_at, asked_in, said = now, session.hello, says
@@ -513,6 +530,7 @@ class Turns:
 
     def _leave(self, times: int) -> None:
         heard, session, grant = self._heard, self._line.session, self._grant
+        # A turn that came while Ctrl-C was on its way is kept: the program computes in it at once.
         if session is not None and grant is not None and heard.times == times:
             session.tell(Method.TURN_DONE, lease=grant.lease, **self._says(session, heard))
 
@@ -579,6 +597,9 @@ def _figures(devices: Sequence[DeviceUse], grant: Grant) -> Iterator[tuple[str, 
     """By UUID."""
     for used in devices:
         index = int(used.device.partition(":")[2] or 0)
+        # torch counts the GPUs that `CUDA_VISIBLE_DEVICES` names, which are the grant's in its
+        # order. Where CUDA was started before the lease it may count others, and those have no UUID
+        # here.
         if index < len(grant.gpus):
             yield grant.gpus[index].uuid, used.persistent, used.temporary, used.cache
 

@@ -40,7 +40,11 @@ class Worker:
 
     def _next(self) -> Callable[[], None] | None:
         with self._lock:
+            # Under the lock, with the look: a recall that comes after it starts a thread of its
+            # own.
             self._runs = bool(self._asked)
+            # In the order of `Give`, the cheapest first: a parking may take minutes, and a cache
+            # would wait.
             return self._asked.pop(min(self._asked)) if self._asked else None
 
     def _run(self) -> None:

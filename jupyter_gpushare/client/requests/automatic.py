@@ -156,6 +156,7 @@ class Automatic:
         if isinstance(gpus, str):
             return allowed
         wanted = 1 if gpus is None else gpus
+        # More than the quota would be refused, so a device count must not promise it.
         return wanted if wanted <= allowed else 0
 
     def at_first_use(self, module: str) -> Grant | None:
@@ -227,6 +228,7 @@ class Automatic:
         if framework is None:
             return None
         if cuda_started():
+            # Once after each release, or every cell of a notebook would say it.
             if self._told_after != self._own.grants:
                 self._told_after = self._own.grants
                 self._say(

@@ -298,6 +298,7 @@ class Broker:
             caller=self._caller,
         )
         child.preferences.inherit(self.preferences)
+        # The parent has said what it was granted.
         child.getting.announces = False
         child._frameworks.inherit(self._frameworks)
         child.own.inherit(self.own)
@@ -363,8 +364,10 @@ class Broker:
     def _noticed(self, message: Notification) -> None:
         """Called on the session's thread."""
         recall, params, grant = read_recall(message), message.params, self.grant
+        # Before the look at `grant`: a parked lease may be asked for what it left on its GPUs.
         if recall is not None and recall.give in MEMORY and not recall.gate:
             self._parking.asked_back(recall)
+        # Of a lease that was exchanged or given back while this was on its way.
         elif params.get("lease") not in (None, self.lease):
             return
         elif message.notice is Notice.GRANTED:

@@ -206,6 +206,7 @@ class Getting:
         except LeaseLost:
             result = None
         self._parent_lease = self._parent_secret = None
+        # A lease that waits for GPUs itself has none to share.
         if result is None or result.get("state") in ("queued", "parked"):
             return self.request(self._preferences.ask_as_known(), wait, wait_timeout)
         grant = self._own.join(read_grant(result))

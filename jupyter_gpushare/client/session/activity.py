@@ -11,7 +11,7 @@ import threading
 
 
 class Activity:
-    """That of one process. From any thread."""
+    """The activity of one process. Call it from any thread."""
 
     def __init__(self) -> None:
         #: Whether a cell runs; ``None``: unknown. Changed by `set_busy` only.
@@ -45,5 +45,5 @@ class Activity:
             self._at_work.add(threading.get_ident())
 
     def code_ends(self) -> None:
-        """It has ended."""
+        """Code has ended in this thread."""
         self._at_work.discard(threading.get_ident())

@@ -107,6 +107,8 @@ def _listens() -> bool:
         if file.startswith("socket:"):
             with (
                 suppress(OSError),  # it was closed meanwhile
+                # A copy, which may be closed. The family is said for Python's sake: the kernel asks
+                # its own.
                 socket.fromfd(number, socket.AF_INET, socket.SOCK_STREAM) as copy,
             ):
                 if copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):

@@ -69,6 +69,7 @@ def _hash(parts: Iterable[bytes]) -> str:
 
     made = hashlib.sha256()
     for part in parts:
+        # Without the lengths two cells would be the same as one that has the text of both.
         made.update(len(part).to_bytes(8, "big"))
         made.update(part)
     return made.hexdigest()

@@ -1,6 +1,6 @@
 """Gathers the facts by which a request that names no class gets one (:mod:`..words.classes`).
 
-From ``/proc`` and the environment. What cannot be read is not so.
+They come from ``/proc`` and the environment. A fact that cannot be read counts as false.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from .task import SESSION_NAME
 
 
 class Preferences:
-    """Those of one process. ``traits`` gives the weakest settings, anew each time."""
+    """The wishes of one process. ``traits`` gives the weakest settings, anew each time."""
 
     def __init__(
         self,

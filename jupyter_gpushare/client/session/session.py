@@ -245,6 +245,8 @@ class Session:
         self._out = b""
         self._wake_in, self._wake_out = -1, -1
         self._thread: threading.Thread | None = None
+        #: Since when it is away (monotonic), until it says something: one that breaks after each
+        #: hello is away all the time.
         self._down_since = 0.0
         self._settles_at = 0.0
         self._owner = os.getpid()
@@ -305,6 +307,7 @@ class Session:
                     raise
             time.sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
+            # Never no time at all: the last try must be one, however long those before it took.
             left = max(_FIRST_PAUSE, min(self._timeout, until - time.monotonic()))
 
     def greet_again(self) -> Greeting:
@@ -409,6 +412,7 @@ class Session:
     ) -> dict[str, Any]:
         started = asked_at = time.monotonic()
         shown: Mapping[str, Any] | None = None
+        # A grant ends the wait by itself. In between a place in the queue is to be seen soon.
         while not waiting.done.wait(0.05 if time.monotonic() - started < 0.5 else 0.25):
             newest = waiting.news
             if newest is not None and newest is not shown:
@@ -423,6 +427,8 @@ class Session:
                 asked_at = now  # it has not heard us yet
             else:
                 on_waiting()
+            # The time is for the queue. One that has said nothing yet is waited for as an answer,
+            # below.
             if (newest is not None or down) and wait_timeout and now - started >= wait_timeout:
                 raise NodeUnavailable(
                     f"No GPU became free within {wait_timeout:g} s (wait_timeout). "
@@ -456,6 +462,7 @@ class Session:
         waiting = _Waiting(Method.RESUME, {"lease": lease, "wait": wait}, again=True)
 
         def left() -> None:
+            # Refused, it waits for nothing that could be taken back.
             if waiting.error is None:
                 self.tell_surely(Method.PARKED, lease=lease)
 
@@ -534,6 +541,8 @@ class Session:
                 waiting.fail("this process has hung up")
             elif self.link is Link.DOWN and not waiting.again:
                 waiting.fail("it cannot be reached at present")
+            # Behind what waits already: what a process says must be heard in the order in which it
+            # says it.
             elif self.link is Link.DOWN or self._unsent or self._out:
                 self._unsent.append(waiting)
             else:
@@ -597,6 +606,7 @@ class Session:
                     return
                 pause = min(_LONGEST_PAUSE, pause * 2)
                 with contextlib.suppress(GpuShareError):
+                    # The leases are shown before anything is sent again, for that may name them.
                     self._take(Greeting(self.path, self._token(), self._timeout))
                     self._come_back()
             if self._greeting is None or self._greeting.socket.fileno() < 0:
@@ -635,6 +645,8 @@ class Session:
                 self.link = Link.DOWN
             open_calls = [*self._calls.values(), *self._unsent]
             self._calls, self._unsent = {}, [w for w in open_calls if w.again]
+            # Whoever answers next may not know it: a node manager that was restarted, or an older
+            # ledger.
             self._told_activity = {}
         for waiting in open_calls:
             if not waiting.again:
@@ -671,6 +683,7 @@ class Session:
         """Talk until hung up (returns) or the link breaks (raises)."""
         assert self._greeting is not None
         wire = self._greeting.socket
+        # Nonsense must not keep the signs of life away.
         interval = number(self.hello.get("heartbeat_interval"), 0.01, 3600) or 5.0
         next_beat = time.monotonic() + interval
         for early in self._greeting.early:
@@ -679,6 +692,7 @@ class Session:
             selector.register(self._wake_out, selectors.EVENT_READ)
             selector.register(wire, selectors.EVENT_READ)
             while True:
+                # Looked at first, and obeyed last: what was said before it hung up is still sent.
                 closing = self.link is Link.CLOSED
                 self._gather()
                 if time.monotonic() >= next_beat and not closing:
@@ -741,7 +755,7 @@ class Session:
             self._put(waiting)
 
     def _put(self, waiting: _Waiting) -> None:
-        """Behind what is to be sent; under the lock."""
+        """Put a call behind what is to be sent. Call it under the lock."""
         assert self._greeting is not None
         try:
             call_id, line = self._greeting.protocol.call(waiting.method, **waiting.params)
@@ -753,7 +767,7 @@ class Session:
         self._out += line
 
     def _push(self) -> None:
-        """As much of it as the kernel takes; under the lock."""
+        """Send as much of that as the kernel takes. Call it under the lock."""
         assert self._greeting is not None
         if self._out:
             with contextlib.suppress(BlockingIOError):
@@ -814,6 +828,8 @@ class Session:
                 waiting = by_request or self._queued.get(str(params.get("lease")))
                 lease, secret = params.get("lease"), params.get("secret")
                 if waiting is not None and isinstance(lease, str) and isinstance(secret, str):
+                    # From here on this place in the queue gets signs of life, and is shown again
+                    # after a restart.
                     self._secrets.setdefault(lease, secret)
                     waiting.lease = lease
             if waiting is not None:

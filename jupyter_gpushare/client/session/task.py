@@ -73,6 +73,7 @@ def notebook_path(app: Any, environ: Mapping[str, str]) -> str | None:
 def _process() -> dict[str, Any]:
     arguments = [*getattr(sys, "orig_argv", [])]
     script = sys.argv[0] if getattr(sys, "argv", None) else ""
+    # While Python looks for the module, `-m` stands where the script's path will be.
     if "-m" in arguments[:-1] and (script == "-m" or not script):
         name, path = f"python -m {arguments[arguments.index('-m') + 1]}", None
     elif script in ("", "-", "-c", "-m"):

@@ -71,6 +71,7 @@ class Visible:
         the number under which its own process sees them.
         """
         value = "" if self.is_ours else self._environ.get(VISIBLE, "")
+        # With indices a number is the GPU's own; otherwise it is the place in the parent's lease.
         numbered = _numbered(value, grant.gpus) if self._by_index() else None
         chosen = numbered or choose(value, grant.gpus)
         part = grant if chosen is None else grant._replace(gpus=chosen)
@@ -119,8 +120,11 @@ def choose(value: str, gpus: Sequence[GrantedGpu]) -> tuple[GrantedGpu, ...] | N
     for entry in value.split(","):
         name = entry.strip()
         if name.isascii() and name.isdigit():
+            # Python refuses to read a number of thousands of digits, and no GPU's has six.
             found = [gpus[int(name)]] if len(name) < 6 and int(name) < len(gpus) else []
         else:
+            # CUDA takes the beginning of a UUID for it, if only one GPU has that. `GPU-` alone says
+            # nothing.
             found = [gpu for gpu in gpus if len(name) >= 5 and gpu.uuid.startswith(name)]
         if len(found) != 1 or found[0] in chosen:
             return None

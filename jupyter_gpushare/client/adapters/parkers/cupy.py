@@ -45,7 +45,7 @@ class CuPyParker:
         self.trim()
 
     def bytes_to_park(self) -> int:
-        """None ever."""
+        """No bytes: its arrays cannot be moved."""
         return 0
 
     def park(self) -> int:

@@ -183,6 +183,8 @@ class StepMeter:
             return
         if any(frame.f_code is step.f_code for frame in frames(step.f_back)):
             return  # the step of another optimizer, which this one is a part of, goes on
+        # What is left of the step is our hook. `in_step` must not see it, or nothing could be
+        # parked at a step's end.
         self._ending.add(id(step))
         try:
             self._step_ends()

@@ -277,6 +277,7 @@ class TorchParker:
         """Have the memory again and fill it; how many storages are not what they were."""
         with self._torch.no_grad():
             for copy in copies:  # room for all before anything is copied
+                # A try that failed may have left some with their memory.
                 if copy.storage.nbytes() != copy.size:
                     with self._allocator.default_stream(copy.storage.device):
                         copy.storage.resize_(copy.size)
