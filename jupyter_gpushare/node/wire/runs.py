@@ -256,6 +256,8 @@ class Runs:
         estimate = None if request.memory is not None else self._expected(command, over)
         learned = None if request.parts is not None else parts_of(over)
         expected = self._expected_by_kind(command)
+        if (estimate, learned, expected) == (None, None, ()):
+            return command  # nothing is known, and it says nothing of this itself
         known_now = replace(request, estimate=estimate, learned=learned, expected=expected)
         return replace(command, request=known_now)
 

@@ -38,11 +38,7 @@ def _request(draft: Draft, command: cmd.RequestLease) -> Decision:
     if known is not None:
         return resume_lease(draft, draft.state.leases[known], command.wait)
     quotas.weigh(draft, (command.environment,))  # a budget of 0 is spent without any use
-    if command.of_quota:
-        command = _of_quota(draft.state, command)
-    command = _of_class(draft, command)
-    command = _of_parts(draft, command)
-    command = _with_reserve(draft, command)
+    command = replace(command, request=_settled(draft, command))
     refuse = _refuse_now(draft, command)
     if refuse is not None:
         draft.emit(
@@ -59,34 +55,33 @@ def _request(draft: Draft, command: cmd.RequestLease) -> Decision:
     return _enqueue(draft, command)
 
 
-def _of_quota(state: State, command: cmd.RequestLease) -> cmd.RequestLease:
-    """The same request, for as many GPUs as the quota allows and the node has.
+def _settled(draft: Draft, command: cmd.RequestLease) -> Request:
+    """The request with what it leaves open: GPUs, class, size, what is reserved."""
+    request, who = command.request, command.environment
+    if command.of_quota:
+        request = replace(request, gpus=_of_quota(draft.state, who, request))
+    if command.detected and draft.config.default_class is not DefaultClass.DETECTED:
+        default = PriorityClass(draft.config.default_class.value)
+        request = replace(request, priority_class=default)
+    request = request.in_class(_class_now(draft.state, who, request, None))
+    return _with_reserve(draft, who, _of_parts(draft, who, request))
+
+
+def _of_quota(state: State, who: EnvironmentName, request: Request) -> int:
+    """As many GPUs as the quota allows and the node has.
 
     GPUs that are granted to nobody now and GPUs that are too small do not count: the request would
     wait for them for ever.
     """
-    quota = state.quotas.most(command.environment)
-    if state.quotas.pool is not None and command.environment not in state.quotas.lent:
+    quota = state.quotas.most(who)
+    if state.quotas.pool is not None and who not in state.quotas.lent:
         quota = replace(quota, gpus=1)  # nobody knows yet
-    least = command.request.memory or 0
+    least = request.memory or 0
     fit_for_it = sum(
         books.problem is None and uuid not in state.out and books.gpu.memory >= least
         for uuid, books in state.gpus.items()
     )
-    count = max(1, min(quota.gpus, fit_for_it))
-    return replace(command, request=replace(command.request, gpus=count))
-
-
-def _of_class(draft: Draft, command: cmd.RequestLease) -> cmd.RequestLease:
-    """The same request in the class that it has: its own, or the one of those that name none.
-
-    Beyond the quota's bound for interactive GPUs it is batch.
-    """
-    request, default = command.request, draft.config.default_class
-    if command.detected and default is not DefaultClass.DETECTED:
-        request = replace(request, priority_class=PriorityClass(default.value))
-    kind = _class_now(draft.state, command.environment, request, None)
-    return replace(command, request=request.in_class(kind))
+    return max(1, min(quota.gpus, fit_for_it))
 
 
 def _class_now(
@@ -110,33 +105,33 @@ def _class_now(
     return PriorityClass.BATCH if others + request.gpus > bound else PriorityClass.INTERACTIVE
 
 
-def _of_parts(draft: Draft, command: cmd.RequestLease) -> cmd.RequestLease:
+def _of_parts(draft: Draft, who: EnvironmentName, request: Request) -> Request:
     """The same request; if it names its parts and no memory, that is their sum with CUDA's own.
 
     It is not more than it would have without a size, as long as its parts fit there.
     """
-    request = command.request
     if request.parts is None or request.memory is not None:
-        return command
-    quota, _source = draft.state.quotas.resolve(command.environment)
+        return request
+    quota, _source = draft.state.quotas.resolve(who)
     largest = max((books.whole for books in draft.state.gpus.values()), default=Bytes(0))
     parts = sum(request.parts)
     memory = min(parts + draft.config.turn_context, wanted(quota, None, largest))
-    return replace(command, request=replace(request, memory=Bytes(max(parts, memory))))
+    return replace(request, memory=Bytes(max(parts, memory)))
 
 
-def _with_reserve(draft: Draft, command: cmd.RequestLease) -> cmd.RequestLease:
+def _with_reserve(draft: Draft, who: EnvironmentName, request: Request) -> Request:
     """The same request with the reserve that holds for it: its own, its quota's or the node's.
 
     ``None`` stands for the whole: so older releases read it.
     """
-    request = command.request
-    quota, _source = draft.state.quotas.resolve(command.environment)
+    quota, _source = draft.state.quotas.resolve(who)
     reserve: Reserve | None = request.reserve or quota.reserve or draft.config.reserve
     if request.memory is not None or reserve is Reserve.WHOLE:
         reserve = None
     estimate = request.estimate if reserve is Reserve.ESTIMATE else None
-    return replace(command, request=replace(request, reserve=reserve, estimate=estimate))
+    if (reserve, estimate) == (request.reserve, request.estimate):
+        return request
+    return replace(request, reserve=reserve, estimate=estimate)
 
 
 def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:

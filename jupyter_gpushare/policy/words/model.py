@@ -406,9 +406,10 @@ class Request:
 
     def in_class(self, kind: PriorityClass) -> Request:
         """The same in a class; what is batch by its own wish stays so."""
-        if not self.is_wished_interactive:
+        bounded = kind is PriorityClass.BATCH
+        if not self.is_wished_interactive or (self.priority_class, self.bounded) == (kind, bounded):
             return self
-        return replace(self, priority_class=kind, bounded=kind is PriorityClass.BATCH)
+        return replace(self, priority_class=kind, bounded=bounded)
 
     @property
     def is_wished_interactive(self) -> bool:
