@@ -236,6 +236,21 @@ def test_an_idle_gpu_goes_to_who_waits_and_comes_back() -> None:
     assert world.state.leases["L1"].activity is Activity.BUSY
 
 
+def test_nobody_is_asked_for_who_is_behind_an_urgent_request() -> None:
+    world = held_by("alice", "bob", overtake_interactive=0)
+    world.request("carol", 3, Request(2))
+    world.request("dave", 4)
+    world.idle("L1")
+    world.at += 61
+    world.tick(0)
+    assert not is_asked(world.state, "L1"), "carol needs bob's GPU too, and nobody passes her"
+    world.idle("L2")
+    world.at += 61
+    world.tick(0)
+    assert is_asked(world.state, "L1")
+    assert is_asked(world.state, "L2")
+
+
 def test_who_keeps_a_gpu_is_asked_again_later_and_somebody_else_now() -> None:
     """The longest idle first; one that cannot is remembered with its reason."""
     world = two_idle()

@@ -276,7 +276,7 @@ def _needs(state: State, config: PolicyConfig, at: float) -> dict[GpuUuid, int]:
     """
     taken, tasks = Counter[GpuUuid](), Counter[GpuUuid]()
     going, back = frozenset(plan.coming(state, config, at)), unlifted(state)
-    comes, urgent = False, state.queue.first_urgent()
+    comes = False
 
     def behind(rooms: tuple[GpuRoom, ...]) -> tuple[GpuRoom, ...]:
         """The rooms if the requests ahead in line had what they wait for."""
@@ -299,8 +299,6 @@ def _needs(state: State, config: PolicyConfig, at: float) -> dict[GpuUuid, int]:
         elif by_turns := _by_turns(state, back, lease, config):
             for gpu in by_turns:
                 taken[gpu] += state.gpus[gpu].gpu.memory  # all that is lifted there
-        elif urgent is not None and urgent.lease == name:
-            break  # no request passes it, so those behind it are not helped
     for key in growing.growers(state):
         comes = True
         taken[key[1]] += state.reservations[key].short

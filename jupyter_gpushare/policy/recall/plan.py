@@ -53,7 +53,12 @@ def all_offers(state: State, config: PolicyConfig) -> list[Offer]:
 
 
 def line(state: State) -> Iterator[LeaseId]:
-    """Those whom what others give back could help, the first in line first."""
+    """Those whom what others give back could help, the first in line first.
+
+    Nothing else is granted while a request is urgent, so then it is that one alone.
+    """
+    if (urgent := state.queue.first_urgent()) is not None:
+        return iter((urgent.lease,))
     order = (item.lease for item in state.queue.service_order() if item.left is None)
     return islice(order, HELPED)
 
@@ -140,14 +145,13 @@ def _for_caches(
     if not ripe or state.problem is not None:
         return
     going = set(coming(state, config, at, (Give.CACHE,)))
-    urgent = state.queue.first_urgent()
 
     def could(waiting: LeaseId) -> Iterator[LeaseId]:
         lease = state.leases[waiting]
         return (o.lease for o in ripe if offers.next_trim(state, o.lease, lease) <= at)
 
-    first = line(state) if urgent is None else (urgent.lease,)
-    for _waiting, asked in _helpers(first, could, going, partial(fits_emptied, state, config)):
+    fits = partial(fits_emptied, state, config)
+    for _waiting, asked in _helpers(line(state), could, going, fits):
         for name in asked:
             yield ev.RecallMoved(at, name, Give.CACHE, RecallPhase.TOLD, Why.CONTENDED)
 
