@@ -220,6 +220,7 @@ def place(
 
     own = [room for room in rooms if room.reservation is not None]
     new = max(0, quota.gpus - len(own))
+    # Cut to `new` before it is chosen: an environment opens no more than these, whatever it asks.
     candidates = sorted(
         (
             room

@@ -36,6 +36,7 @@ from .table import Map, replace
 
 E = TypeVar("E", bound="tuple[Any, ...]")
 
+#: In the order of service: whoever sits and waits before any batch job.
 CLASSES = (PriorityClass.INTERACTIVE, PriorityClass.BATCH)
 
 
@@ -62,12 +63,15 @@ class Account:
         added = (
             math.log2(self.gpus * half_life / math.log(2))
             + at / half_life
+            # This is 1 - 2 ** span. For a short span the plain difference would be left with few
+            # digits.
             + math.log2(-math.expm1(span * math.log(2)))
         )
         return replace(self, charge=_log_add(self.charge, added), since=at)
 
 
 def _log_add(a: float, b: float) -> float:
+    # Of two that never used anything (both -inf) the difference would be no number.
     high, low = (a, b) if a >= b else (b, a)
     return high if low == -math.inf else high + math.log2(1.0 + 2.0 ** (low - high))
 

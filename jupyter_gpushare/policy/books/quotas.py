@@ -181,7 +181,7 @@ class QuotaBook:
         return now.then(edit)
 
     def event(self, edit: cmd.EditsBook) -> ev.QuotaChanged | None:
-        """What follows from an edit; ``None``: nothing was set that could be taken back."""
+        """What follows from an edit; ``None`` if nothing was set that could be taken back."""
         environment, group = edit.environment, edit.group
         of_group = self.group_overrides.get(group)
         known = of_group if environment is None else self.overrides.get(environment)

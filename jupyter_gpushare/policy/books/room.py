@@ -104,10 +104,11 @@ def most_tasks(config: PolicyConfig, quota: Quota, request: Request) -> float:
 def in_turns(
     state: State, config: PolicyConfig, rooms: tuple[GpuRoom, ...], ask: ByShare | None
 ) -> tuple[GpuRoom, ...]:
-    """The rooms where a person's request may go by turns if nothing fits by its share; none: none.
+    """The rooms where a person's request may go by turns if nothing fits by its share.
 
-    What is known of a request must not make its person wait for longer than if nothing were. One
-    that names a promise waits for what the promise claims, and a batch request for its share.
+    Empty where it may not. What is known of a request must not make its person wait for longer
+    than if nothing were. One that names a promise waits for what the promise claims, and a batch
+    request for its share.
     """
     if ask is None or ask.batch or ask.floors:
         return ()
@@ -126,7 +127,7 @@ def reclaimed(rooms: tuple[GpuRoom, ...], config: PolicyConfig) -> tuple[GpuRoom
 def by_share(
     state: State, config: PolicyConfig, environment: EnvironmentName, request: Request
 ) -> ByShare | None:
-    """What is predicted of a request's compute; ``None``: nothing for any kind of GPU here.
+    """What is predicted of a request's compute; ``None`` where nothing is, for any GPU here.
 
     A promise that its people name needs a floor that keeps it: a step where nothing is predicted.
     """

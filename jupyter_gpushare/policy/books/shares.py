@@ -164,6 +164,7 @@ def counted(
         persistent = max(persistent, measured.memory - temporary)
     if spare and state.leases[lease].request.follows:
         persistent = config.with_headroom(persistent)
+    # A byte at least, for no reservation is empty (:func:`..say.check.check`).
     persistent = max(1, min(persistent, full))
     return Share(lease, Bytes(persistent), Bytes(min(temporary, full - persistent)))
 
@@ -217,6 +218,8 @@ def _shares_of(
     for lease in leases:
         may = _may_share(state, lease, gpu)
         share = counted(state, config, lease, gpu, full) if may else None
+        # Who shares already is never left without a share because its newest figures are not
+        # enough.
         share = share or state.gpus[gpu].shares.get(lease)
         if share is None:
             return None
@@ -316,7 +319,7 @@ def make_room(
     environment: EnvironmentName,
     memory: int,
 ) -> tuple[Share, ...] | None:
-    """The arrangement in which ``environment`` can have ``memory`` bytes; ``None``: as it is."""
+    """The arrangement in which ``environment`` can have ``memory`` bytes, where it is a new one."""
     own = state.reservations.get((environment, gpu))
     held = 0 if own is None else int(own.memory if own.full is None else own.full)
     grows = max(0, memory - held)

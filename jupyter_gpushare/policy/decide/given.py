@@ -46,7 +46,7 @@ def infeasible(promise: Promise, found: terms.Terms) -> Refuse:
 
 
 def refusal(draft: Draft, environment: EnvironmentName, request: Request) -> Refuse | None:
-    """Why a request that names a promise can never have it; ``None``: it names none, or may."""
+    """Why a request can never have the promise that it names; ``None`` if it may, or names none."""
     promise = request.promise
     if promise is None:
         return None

@@ -47,6 +47,8 @@ def _start(draft: Draft, command: cmd.Start) -> Decision:
             draft.emit(ev.TurnUnlocked(draft.at, name))
     rebuild.start(draft, forgot=command.forgot, rebooted=rebooted)
     _list_gpus(draft, command.gpus)
+    # Signs of life are dated ahead: with the time-out that follows, clients have `restart_grace` in
+    # all.
     grace = max(0.0, draft.config.restart_grace - draft.config.heartbeat_timeout)
     draft.emit(ev.DeadlinesExtended(draft.at, draft.at + grace))
     draft.emit(ev.UsageSettled(draft.at))
@@ -120,6 +122,7 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
     for lease in tuple(unused(draft.state, command.readings, draft.at, draft.config)):
         told = "nothing of its other processes was on its GPUs"
         _end_drained(draft, lease, EndReason.UNUSED, told)
+    # What was measured is of when the reading began. What is granted because of it begins now.
     if command.ended is not None:
         draft.at = max(draft.at, command.ended)
     if len(draft.events) > before:

@@ -69,7 +69,7 @@ def put_back(draft: Draft, command: cmd.PutBack) -> Decision:
 
 
 def text(state: State, lease: Lease | None = None) -> str:
-    """The GPUs of ``lease``, or of the node, that are out of service, and why; empty: none."""
+    """The GPUs of ``lease``, or of the node, that are out of service, and why; else empty."""
     gpus = state.gpus if lease is None else (part.gpu for part in lease.allocations)
     return _told(state, (uuid for uuid in gpus if uuid in state.out))
 

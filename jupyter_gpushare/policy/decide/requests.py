@@ -35,6 +35,7 @@ from .waiting import held_up_text, joined, no_room_text, spent_text
 @decides(cmd.RequestLease)
 def _request(draft: Draft, command: cmd.RequestLease) -> Decision:
     known = draft.state.asked(command.task.process, command.request.request_id)
+    # A retry of the same request never gets a second lease.
     if known is not None:
         return resume_lease(draft, draft.state.leases[known], command.wait)
     quotas.weigh(draft, (command.environment,))  # a budget of 0 is spent without any use
@@ -58,6 +59,8 @@ def _request(draft: Draft, command: cmd.RequestLease) -> Decision:
 def _settled(draft: Draft, command: cmd.RequestLease) -> Request:
     """The request with what it leaves open: GPUs, class, size, what is reserved."""
     request, who = command.request, command.environment
+    # In this order: the class depends on the number of GPUs, and what is reserved on whether a size
+    # is named.
     if command.of_quota:
         request = replace(request, gpus=_of_quota(draft.state, who, request))
     if command.detected and draft.config.default_class is not DefaultClass.DETECTED:
@@ -170,6 +173,7 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
         )
         if barred or not isinstance(fit(draft, newcomer), Granted):
             return not_now(state)
+        # A batch request that fits may still have to wait for a person. Only a trial shows that.
         trial, kind = Draft(state, draft.config, draft.at), request.priority_class
         if kind is PriorityClass.BATCH and not isinstance(_enqueue(trial, command), Grant):
             return not_now(state)

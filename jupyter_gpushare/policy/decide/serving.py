@@ -48,7 +48,7 @@ def _fit(draft: Draft, lease: Lease, shut: frozenset[GpuUuid]) -> Granted | NoRo
 
 
 def waits_for_link(draft: Draft, lease: Lease) -> frozenset[GpuUuid]:
-    """The GPUs where a parked task would be now, if no other memory moved; none: it is not so."""
+    """The GPUs where a parked task would be now but for other memory on its way; else empty."""
     shut = links.shut(draft.state, lease, draft.at)
     if not shut or isinstance(_fit(draft, lease, shut), Granted):
         return frozenset()
@@ -158,6 +158,7 @@ def _serve_one(draft: Draft) -> bool:
     if state.problem is not None or state.rebuild is not None:
         return False
     urgent = state.queue.first_urgent()
+    # Whatever is freed is kept for it: the bound on waiting rests on that (:mod:`..books.queue`).
     if urgent is not None:
         return _settle(draft, urgent, is_urgent=True)
     for looked_at, item in enumerate(state.queue.fair_order()):

@@ -32,6 +32,7 @@ BY_SUBJECT: Final = (
 def step(state: State, command: cmd.Command, config: PolicyConfig) -> Step:
     """Decide ``command`` and return the state after its events."""
     draft = Draft(state, config, command.at)
+    # First, so that nothing is decided by a loan that is over by now.
     quotas.expire(draft)
     decision = ANSWERS[type(command)](draft, command)
     if len(draft.state.queue.held_up) < len(state.queue.held_up):
@@ -39,6 +40,7 @@ def step(state: State, command: cmd.Command, config: PolicyConfig) -> Step:
     recalls.settle_newcomers(draft)
     if draft.state.promises or draft.state.given:
         promises.settle(draft)
+    # Last: grants, ends and promises change who shares a GPU, and with that whose turn is next.
     settle_sharing(draft)
     return Step(decision, tuple(draft.events), draft.state)
 

@@ -114,7 +114,7 @@ def why_waiting(
 
 
 def stopping_text(state: State, config: PolicyConfig, waiting: LeaseId) -> str:
-    """That batch programs save their state and stop for this request; empty: none does."""
+    """That batch programs save their state and stop for this request; empty where none does so."""
     asked = {
         key.lease
         for key, recall in state.recalls.items()
@@ -125,7 +125,7 @@ def stopping_text(state: State, config: PolicyConfig, waiting: LeaseId) -> str:
 
 
 def pinned_text(state: State, at: float | None) -> str:
-    """Which task has its turn for longer because it is pinned; empty: none has."""
+    """Which task keeps its turn for longer because it is pinned; empty where none does."""
     held = [(name, turn) for name, turn in state.turns.items() if turn.phase is TurnPhase.HOLDS]
     for uuid, books in state.gpus.items():
         name = next((name for name, turn in held if uuid in turn.gpus), None)

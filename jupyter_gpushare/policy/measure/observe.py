@@ -101,6 +101,8 @@ def observe(
         seen[reading.uuid] = parts
         yield from _unleased(state, reading, books, parts, at, config)
         current.update(_offenders(state, reading.uuid, parts, config))
+    # All of these look at the state before the measurement: none sees what another one's events
+    # change, so they may come in any order that the moves allow.
     yield from _claims(state, seen, at)
     yield from _joined(state, seen, at)
     yield from _still_there(state, seen, at)
@@ -515,6 +517,8 @@ def _flags(
     at: float,
     config: PolicyConfig,
 ) -> Iterator[ev.Event]:
+    # By repr: the kinds of flags have no order of their own, and a map's would differ from process
+    # to process.
     for key, size in sorted(current.items(), key=lambda entry: repr(entry[0])):
         gpu, process, kind = key
         flag = state.flags.get(key)

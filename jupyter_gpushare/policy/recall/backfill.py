@@ -18,6 +18,7 @@ from ..words.recalls import MEMORY
 from . import ending, plan
 
 #: So many of the tasks that give their GPUs back soonest are looked at.
+#: Each of them costs a placement, for each batch request that would fit now.
 MOST: Final = 16
 #: A prediction may be wrong by so much, and the interactive request is not to wait for that.
 DOUBT: Final = 1.4

@@ -110,6 +110,8 @@ def shared_out(
     """
     left, unused = Counter(room), Counter(free)
     kept: list[Sequence[Resident]] = []
+    # First each job's level is set aside in order: who came earlier does not rise by taking what a
+    # later one has.
     for rank in ranks:
         one = rank[0]
         if one.keeps:
@@ -119,11 +121,14 @@ def shared_out(
             rank = [replace(one, has=has)]
         kept.append(rank)
     for rank in kept:
+        # Whoever can take least comes first: what it leaves is shared by the rest of its rank.
         for place, one in enumerate(sorted(rank, key=lambda one: one.most)):
             if one.keeps:
                 left.update(one.has)
             fits = max(0, min(left[gpu] for gpu in one.has)) // (len(rank) - place)
             least = min(one.has.values())
+            # The wish may be more than is free now. It is set aside, but told only as far as it is
+            # there, so that the books never promise what must come back first.
             wish = _within(fits, one.most, least)
             now = min(size + unused[gpu] for gpu, size in one.has.items())
             level = _within(now, wish, least)
@@ -153,6 +158,7 @@ def adjust(
     if not found:
         return
     line = state.has_line
+    # Where nothing is lifted nothing can come back, and the placements that this costs are spared.
     needs = _needs(state, config, at) if state.is_lifted and (line or state.is_short) else {}
     jobs = sorted((one for one in found if one.keeps), key=lambda one: one.order)
     ranks: list[Sequence[Resident]] = [[job] for job in jobs]
@@ -168,9 +174,12 @@ def adjust(
             room[uuid] -= gone
             if sum(one.has.get(uuid, 0) for one in found) > room[uuid]:
                 room[uuid] = 0
+        # While somebody waits, what is free is theirs, even where it does not suffice yet.
         free[uuid] = max(0, books.free) if works and may_lift and not (line or rests) else 0
         others = [one for one in found if uuid in one.has and not one.keeps]
         if not works:
+            # As a rank of its own each goes on with what it has: nobody there rises or falls for
+            # another.
             ranks += [[replace(one, keeps=True)] for one in others]
         if not works or not others:
             continue

@@ -184,6 +184,8 @@ def served(state: State, config: PolicyConfig) -> Iterator[Offer]:
         again = may_again(state, config, moving, lease)
         when = max(levels.has_had(state, name, needs), again, pinned)
         if when < math.inf:
+            # Infinity puts it behind all idle tasks, whose order begins with a time. Batch makes
+            # way first.
             order = (math.inf, not yields, -had[name])
             yield Offer(name, Give.PROCESS, Why.SERVED, when, True, order)
 

@@ -128,6 +128,7 @@ def timeout(state: State, lease: Lease, config: PolicyConfig) -> float:
     own = state.quotas.resolve(lease.environment)[0].idle_timeout
     seconds = own if own is not None else _of_gpus(state, lease, config)
     if state.budget(lease.environment).level is BudgetLevel.SPENT:
+        # 0 means for ever; that, too, ends with the GPU-hours.
         return min(seconds or math.inf, config.spent_idle_timeout)
     return seconds
 
@@ -145,6 +146,7 @@ def _of_gpus(state: State, lease: Lease, config: PolicyConfig) -> float:
     ]
     if not found:
         return config.idle_timeout
+    # Of several that match, 0 is the longest one: it means for ever.
     return min((seconds for seconds in found if seconds), default=0.0)
 
 
@@ -161,6 +163,8 @@ def may_be_idle(
     )
     seconds = min(timeout(state, lease, config), within) if can else 0.0
     if can and state.leaves(lease):
+        # Its GPU leaves service, so also a task that may be idle for ever is asked once it is
+        # surely idle.
         seconds = min(seconds or QUIET, QUIET)
     elif lease.task.kind is TaskKind.SERVER:
         seconds = min(seconds, RESTED)
@@ -174,6 +178,7 @@ def notice(lease: Lease, config: PolicyConfig) -> float:
 
 def idle_since(state: State, lease: Lease) -> float:
     """Boot time since which no work of this lease was seen."""
+    # Before its own start the node manager did not see what the GPUs did.
     return max(lease.changed_at, lease.worked_at or lease.changed_at, state.boot.at)
 
 
@@ -185,6 +190,7 @@ def idle_until(
     if not seconds:
         return None
     kept = idle_since(state, lease) + seconds
+    # A pin keeps no GPU that leaves service, whenever it was set: a new one is refused there, too.
     return kept if state.leaves(lease) else max(kept, lease.pinned_until or 0.0)
 
 
@@ -204,6 +210,8 @@ def due(state: State, lease: Lease, config: PolicyConfig, within: float = math.i
     elif warned is not None:
         due_at = max(due_at, warned + warning)
     elif warning:
+        # It is warned while its time-out still runs, so that it is asked when that is over, and not
+        # later.
         due_at = max(since, due_at - warning)
     if recall is None:
         return due_at
@@ -230,6 +238,8 @@ def idle(state: State, config: PolicyConfig) -> Iterator[Offer]:
             why = Why.OUT_OF_SERVICE
         elif state.budget(lease.environment).level is BudgetLevel.SPENT:
             why = Why.BUDGET_SPENT
+        # What a parked task left bars nobody until a request needs it, also where its GPU-hours are
+        # spent.
         if_needed = why is Why.CONTENDED or (lease.has_residue and why is not Why.OUT_OF_SERVICE)
         if if_needed and not state.has_line:
             continue

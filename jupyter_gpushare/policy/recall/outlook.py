@@ -158,6 +158,8 @@ def of_newcomer(
     back = unlifted(state)
     quota = state.quotas.most(environment)
     elsewhere = sum(who == environment and gpu not in gpus for who, gpu in state.reservations)
+    # At least 1: whoever holds the whole quota on other GPUs waits for them, and is not told that
+    # no such request could ever start.
     own = replace(quota, gpus=max(1, quota.gpus - elsewhere)) if quota.gpus else quota
 
     def found(without: Set[LeaseId]) -> placement.Placement:

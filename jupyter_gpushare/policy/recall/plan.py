@@ -32,6 +32,7 @@ from .offers import Offer, fewest
 N = TypeVar("N")
 
 #: The first so many in line are helped.
+#: Each of them is placed anew for each task that could help it, so a look costs that much for each.
 HELPED: Final = 8
 SOURCES: Final[tuple[Callable[[State, PolicyConfig], Iterator[Offer]], ...]] = (
     offers.caches,
@@ -70,6 +71,7 @@ def coming(
     for key, recall in state.recalls.items():
         if key.give in gives and patience.is_coming(key.give, recall, config, at):
             yield key.lease
+    # An emptied cache drains no claim: who asks for caches alone counts on no claim that drains.
     if gives is FREES:
         yield from drains(state, at)
 
@@ -169,8 +171,10 @@ def _for_memory(
     for offer in ripe:
         if not offer.if_needed:
             going.add(offer.lease)
+            # It gives in any case, also while nothing is granted, so the others count it as gone.
             keep = () if offer.why.reason.nothing_stays else _residue(state, offer.lease, config)
             yield first_step(state, config, at, offer, keep)
+    # From here on memory is asked for grants and for growth, and neither can be made now.
     if state.problem is not None:
         return
     back = unlifted(state)
@@ -216,6 +220,8 @@ def first_step(
     warned = None if recall is None else recall.warned_at
     warning = offers.notice(state.leases[offer.lease], config)
     holds = warning + patience.WARNING_HOLDS
+    # A program that stops has `stop_grace` of its own for saving, and a parked task is not
+    # disturbed: neither is warned of first.
     warns = warning and offer.why.reason.is_warned_of and offer.give is not Give.STOP
     if (
         warns
@@ -287,6 +293,8 @@ def deadline(state: State, config: PolicyConfig) -> float:
     for offer in all_offers(state, config):
         if not offer.if_needed:
             result = min(result, offer.due)
+        # A look places requests once for each task that could help. In a storm of requests there is
+        # one look a second, and the timer sees to the last.
         elif state.has_line or offer.why is Why.GROWS:
             result = min(result, max(offer.due, state.line_looked_at + patience.LOOK_EVERY))
     return result
@@ -296,10 +304,13 @@ def gave(
     state: State, config: PolicyConfig, at: float, gpus: Set[GpuUuid] = frozenset()
 ) -> Iterator[ev.RecallMoved]:
     """End the recalls of caches that were measured on ``gpus`` ``at`` then, or are overdue."""
+    # Sorted, for a map's order follows hashes, and one command must give the same events in each
+    # process.
     for key, recall in sorted(state.recalls.items(), key=lambda entry: entry[0].lease):
         if key.give is not Give.CACHE:
             continue
         lease = state.leases[key.lease]
+        # A measurement that began before the answer shows the memory as it was before.
         seen = recall.since < at and {part.gpu for part in lease.allocations} <= gpus
         within = recall.why is Why.OVER_LIMIT and not any(
             flag.lease == lease.id for flag in state.flags.values()

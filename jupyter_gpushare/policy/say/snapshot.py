@@ -153,6 +153,7 @@ def _sharing(state: State) -> Iterator[ev.Event]:
         yield ev.TurnsJoined(at, name, taker.by_lock, taker.leader)
         if taker.overran:
             yield ev.TurnOverran(at, name, state.leases[name].environment)
+    # Who waits or rests is told when it attaches that it has no turn, and asks again.
     for name, turn in sorted(state.turns.items()):
         if turn.phase is TurnPhase.HOLDS:
             yield ev.TurnGiven(turn.since, name, turn.gpus)
@@ -238,6 +239,7 @@ def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
         )
     if parked and not lease.has_residue:
         return
+    # Of a task that does not say so itself it is measured anew whether it computes.
     if lease.activity is Activity.IDLE and lease.phase is LeasePhase.HELD and lease.tells:
         yield ev.ActivityChanged(lease.changed_at, lease.id, lease.environment, lease.activity)
     if lease.phase is LeasePhase.ENDED:

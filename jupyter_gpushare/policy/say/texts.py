@@ -575,7 +575,7 @@ def missing_text(index: int, what: str, reason: str) -> str:
 
 
 def exclusive_text(indices: Sequence[int]) -> str:
-    """That GPUs are taken on which the driver lets one process compute; empty: none is."""
+    """That GPUs are taken on which the driver lets one process compute; empty where none is."""
     if not indices:
         return ""
     take = "takes" if len(indices) == 1 else "take"

@@ -34,6 +34,8 @@ def settle(state: State, config: PolicyConfig, at: float) -> Iterator[ev.GpuShar
             continue
         for spare in (True, False):  # without head-room where there is no room for that
             wanted = tuple(_grown(state, config, gpu, share, spare=spare) for share in now)
+            # Also the head-room may be another: it depends on which of the tasks came first, and on
+            # quotas.
             is_news = wanted != now or offsets(state, config, gpu, now) != state.gpus[gpu].offset
             if not is_news or free_with(state, config, gpu, wanted) >= 0:
                 break

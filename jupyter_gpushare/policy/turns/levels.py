@@ -68,9 +68,10 @@ def _used(state: State, environment: EnvironmentName) -> float:
 
 
 def _least_used(state: State, lease: LeaseId, but: EnvironmentName | None = None) -> float:
-    """The least logarithm of those that compute on this task's GPUs or wait for them; `inf`: none.
+    """The least logarithm of those that compute on this task's GPUs or wait for them.
 
-    The task's own environment counts, and ``but`` does not. O(turns).
+    The task's own environment counts, and ``but`` does not. It is ``inf`` if nobody is left.
+    O(turns).
     """
     gpus = _on(state, lease)
     found = {state.leases[lease].environment}
@@ -222,7 +223,7 @@ def caught_up(state: State, config: PolicyConfig, holder: LeaseId, waiting: Leas
 
 
 def has_had(state: State, name: LeaseId, service: float) -> float:
-    """Boot time at which a task has had so many GPU-seconds; ``inf``: not as things are."""
+    """Boot time at which a task has had so many GPU-seconds; ``inf`` if it does not compute now."""
     lease, turn = state.leases[name], state.turns.get(name)
     since = lease.changed_at if turn is None else turn.since
     had = attained(state, name, since)

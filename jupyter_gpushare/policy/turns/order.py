@@ -263,6 +263,7 @@ def _take_away(state: State, config: PolicyConfig, shared: Sharers, at: float) -
         turn, lease = state.turns[name], state.leases[name]
         if turn.phase is TurnPhase.REST:
             continue
+        # Nobody gives a gate's answer for it, and the others would wait until its turn is overrun.
         if lease.stalled:
             return ev.TurnMoved(at, name, TurnPhase.REST, TurnEnd.STALLED)
         if turn.phase is TurnPhase.WAITS:
@@ -303,6 +304,8 @@ def _give(state: State, config: PolicyConfig, shared: Sharers, at: float) -> ev.
             continue
         if not gpus & taken:  # on those GPUs where it is not gated others may have theirs
             return ev.TurnGiven(at, name, tuple(sorted(gpus)))
+        # It keeps its place on all of its GPUs: a task with several would wait for ever if later
+        # ones took one after the other.
         taken |= gpus
     return None
 
