@@ -287,6 +287,7 @@ def _migrate(connection: sqlite3.Connection, wall: float) -> None:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    # At once for writing: whether another program has the file shows before anything is written.
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -448,10 +449,14 @@ class Reads(ABC):
                 )
             draft.unlink(missing_ok=True)  # of one that was broken off
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+            # SQLite writes into this file, which is there already, so the descriptor reads the
+            # copy.
             descriptor = os.open(draft, flags, 0o600)
             try:
                 with contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as copy:
                     connection.backup(copy)
+                    # The copy is in the ledger's mode, with a log beside it; whoever gets one file
+                    # has no log.
                     copy.execute("PRAGMA journal_mode = DELETE")
             except BaseException:
                 os.close(descriptor)
@@ -480,6 +485,7 @@ class LedgerReader(Reads):
     def _reading(self) -> Iterator[sqlite3.Connection]:
         place = self._ledger.place
         try:
+            # On a disk gone read-only the ledger is read from a copy, which has another place.
             if self._connection is None or place != self._place:
                 self.close()
                 self._connection = sqlite3.connect(
@@ -654,7 +660,10 @@ class Ledger(Reads):
         """
         some = "" if deeds else f"AND NOT {_BY} "
         with self._writing() as connection:
+            # Usage that was open when the host went down ends here, if no record came later.
             connection.execute(_SET_META, ("seen_wall", repr(float(wall))))
+            # The oldest few by number first, and of them those that are too old: times have no
+            # index, so each step reads only so many.
             removed = connection.execute(
                 "DELETE FROM records WHERE seq IN (SELECT seq FROM"
                 f" (SELECT seq, wall FROM records WHERE seq <= ? {some}ORDER BY seq LIMIT ?)"
@@ -786,15 +795,20 @@ class Ledger(Reads):
             self._only_reads = False
 
     def _connect(self, path: Path) -> sqlite3.Connection:
+        # It is opened on one thread and used on another, never on two at once. Grants wait with it
+        # for another program's lock, so only for two seconds.
         connection = sqlite3.connect(
             path, isolation_level=None, check_same_thread=False, timeout=2.0
         )
         self._connection = connection
+        # This can be chosen only before the first table is made, or with a VACUUM of the whole
+        # file.
         if path.stat().st_size == 0:  # a new file; an old one would be written to
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         # Not held for good: there is one writer by its own lock, and others may read and copy.
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
+        # Without a limit the log keeps the size that it had once, under one long reading.
         connection.execute(f"PRAGMA journal_size_limit = {16 * 2**20}")
         return connection
 
@@ -829,6 +843,8 @@ class Ledger(Reads):
         try:
             with self._reading() as connection:
                 self._check_place()
+                # It holds for the connection and cannot change within a transaction, so each write
+                # sets its own.
                 connection.execute(f"PRAGMA synchronous = {'FULL' if flush else 'NORMAL'}")
                 with transaction(connection):
                     yield connection
@@ -1104,6 +1120,7 @@ class StoppedLedger(_File):
             _check_whole(draft)
             with _opened(draft, "mode=rw") as connection:
                 connection.execute(_SET_META, (_RESTORED, "true"))
+            # Again: the mark must be in the file itself, and not in a log beside it.
             _check_whole(draft)
             there = any(_beside(self.path, suffix).exists() for suffix in ("", *_LOGS))
             old = _set_aside(self.path, wall, "before") if there else None

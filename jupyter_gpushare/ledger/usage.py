@@ -96,6 +96,8 @@ _ADD_TO_BUCKET = """
         resident = resident + excluded.resident
 """
 
+#: A span that ends where the window begins is not in it, unless it took no time: by such a one its
+#: lease is counted.
 _SUM = """
     SELECT environment, SUM(held), SUM(busy), COUNT(DISTINCT lease), SUM(leases),
            SUM(rested), SUM(resident) / 1073741824.0

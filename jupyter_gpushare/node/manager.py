@@ -74,6 +74,8 @@ from .host.walls import Walls, WallsDown
 from .inventory.base import Inventory, InventoryError, Sensors
 from .inventory.readings import Readings
 
+#: The most commands that are decided together and written at once: with more, the first to come
+#: would wait for all.
 BATCH = 512
 
 
@@ -240,6 +242,8 @@ class Manager:
         forgot = restored or not (snapshot or after or self._is_first)
         await self.submit(cmd.Start(now, self.clock.boot_id(), gpus, forgot))
         if restored:
+            # Only now: had we been killed before the start was on disk, the next start must know of
+            # it, too.
             await self.in_ledger(self.ledger.was_made_good)
         self._budget_host_memory()
         # Squatters are counted before anything is granted.
@@ -289,6 +293,7 @@ class Manager:
         await self.care.close()
         await self.in_ledger(self.ledger.close)
         self._ledger_thread.close()
+        # A call of the driver may hang in that thread for ever, so nobody waits for it.
         self._inventory_thread.do(self.inventory.close)
         self._inventory_thread.close(wait=False)
 
@@ -342,6 +347,8 @@ class Manager:
         state, outcomes = self._decide(self.state, [pending.command for pending in batch])
         if self.walls is not None:
             try:
+                # Before anybody hears of a grant: whoever was told of a GPU can open it. What
+                # nobody has any more is closed after all were told.
                 await self.walls.widen(self.state, state)
             except WallsDown as error:
                 if not self._is_broken:  # else nothing is granted in any case
@@ -360,6 +367,8 @@ class Manager:
                 if self._backlog:
                     self._backlog.clear()
                     if not self._is_broken:
+                        # The problem is in the ledger by now, so its end has to be written there,
+                        # too.
                         self.ask(cmd.SetGranting(self.clock.boot(), None), owner=NODE)
             else:
                 state, outcomes = self._without_disk(batch, failure)
@@ -462,6 +471,7 @@ class Manager:
         state, (stopped, *outcomes) = self._decide(self.state, [stop, *kept])
         if self._recorder is not None:
             self.observers.call(self._recorder, stopped, state)
+        # By identity: two calls may have made equal commands, and each gets its own answer.
         by_command = {id(outcome.command): outcome for outcome in outcomes}
         # The stop itself is history too; and while it waits to be written, the disk is tried.
         self._backlog += [e for o in (stopped, *outcomes) for e in o.events if e.DURABLE]
@@ -632,6 +642,8 @@ class Manager:
                 await self.submit(cmd.Discover(self.clock.boot(), gpus))
 
     async def _measure_once(self) -> None:
+        # Before the reading: whoever wants one while it runs needs another, for it shows what was
+        # before.
         self._measure_wanted.clear()
         at = self.clock.boot()
         try:
@@ -658,6 +670,7 @@ class Manager:
     async def _too_old(self, why: str) -> None:
         """Grant nothing on GPUs that were not measured lately; until they are, requests wait."""
         now = self.clock.boot()
+        # Told once, and not at each tick: each telling is a command.
         if now - self.readings.at <= self._measured_within or now < self._called_old:
             return
         self._called_old = now + self._measured_within

@@ -275,6 +275,8 @@ class PoolManager:
 
     async def add(self, host: Host, address: str, by: str, held: Holding | None = None) -> None:
         """A host joined, or joined anew at another address; ``held``: what holds it."""
+        # First: when the event says that the host is there, its link is made, and that needs the
+        # address.
         await self._keep_address(host, address)
         if host not in self.state.hosts:
             await self.submit(lambda at: cmd.Deed(at, ev.HostsChanged(at, host, True, by)))
@@ -286,6 +288,7 @@ class PoolManager:
 
     async def forget(self, host: Host, by: str) -> None:
         """An administrator says that the host is gone."""
+        # First: as long as the host counts, it must be reachable.
         await self.submit(lambda at: cmd.Deed(at, ev.HostsChanged(at, host, False, by)))
         await self._keep_address(host, None)
 

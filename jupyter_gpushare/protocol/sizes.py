@@ -165,7 +165,7 @@ def parse_share(text: object) -> float | None:
 
 
 def parse_burst(given: object) -> float:
-    """Up to what limits are lifted: up to 1 a share of a GPU, whichever it is, else bytes; 0: not.
+    """Up to what limits are lifted: up to 1 it is a share of any GPU, else bytes; 0 lifts none.
 
     Raises :class:`ValueError` with a sentence for a person.
     """

@@ -104,6 +104,8 @@ class Refused(Exception):
 
 def _bpf(command: int, attributes: bytes) -> tuple[int, bytes]:
     """bpf(2): its result, and the attributes as the kernel left them. Raises :class:`OSError`."""
+    # Longer than what we tell, and zero there: the kernel takes fields that it does not know as
+    # unset.
     room = ctypes.create_string_buffer(attributes, max(len(attributes), 128))
     number = _SYSCALL.get(os.uname().machine)
     if number is None:
@@ -150,6 +152,7 @@ def _load(code: bytes) -> int:
 
 def _ours(group: int) -> list[int]:
     """Descriptors of our programs on a group; there is one, unless somebody attached it again."""
+    # The kernel has no more programs than this on a group.
     most = 64
     ids = (ctypes.c_uint32 * most)()
     form = "<IIIIQI"
@@ -182,6 +185,8 @@ def _attach(path: Path, rules: Sequence[Rule] | None) -> None:
                     _bpf(_PROG_ATTACH, struct.pack("<IIIII", *what))
                 finally:
                     os.close(new)
+            # Of several of ours only the first was replaced; the others would still deny by older
+            # rules.
             for old in before if rules is None else before[1:]:
                 _bpf(_PROG_DETACH, struct.pack("<IIII", group, old, _AT_DEVICES, 0))
         finally:
@@ -368,7 +373,7 @@ class Memory:
         return int(told.currentUsed)
 
     def limit(self, group: Path, uuid: str, soft: int, hard: int | None) -> bool:
-        """Bytes that are protected from others, and the most that there can be; ``None``: any.
+        """Bytes that are protected from others, and the most there can be, where that is limited.
 
         It is never less than what is used: who has more keeps it, and gets no more. Whether it is
         as it was asked for.
@@ -557,6 +562,8 @@ class Walls:
             if names and other.environments == names and one != group and (self._top / one).exists()
         ]
         exact = [not beside]
+        # First the limits, then the files are opened; what the group may not use any more is closed
+        # before its limit falls. At no moment can it open a GPU without a limit.
         for uuid in self._memory.limited.intersection(wall.gpus):
             soft, hard = wall.gpus[uuid]
             hard -= sum(self._memory.used(one, uuid) for one in beside)
@@ -582,6 +589,7 @@ class Walls:
         told = self.told()
         new = self._record.with_suffix(".new")
         new.write_text(json.dumps({"on": told["on"], "walls": told["walls"]}))
+        # Whole or not at all: the next helper believes it.
         new.replace(self._record)
 
 
@@ -625,6 +633,7 @@ def serve(walls: Walls, listener: socket.socket, users: frozenset[int]) -> None:
             if one is listener:
                 client, _ = listener.accept()
                 if _user(client) in users:
+                    # Nothing else is done while it is answered, so who does not read is let go.
                     client.settimeout(1.0)
                     selector.register(client, selectors.EVENT_READ)
                     heard[client] = b""
@@ -632,6 +641,7 @@ def serve(walls: Walls, listener: socket.socket, users: frozenset[int]) -> None:
                     client.close()
             elif not isinstance(one, socket.socket):
                 os.read(births, 65536)
+                # A group was made: it is walled now, and not only at the next look.
                 due = time.monotonic()
             elif not _heard(walls, one, heard):
                 selector.unregister(one)

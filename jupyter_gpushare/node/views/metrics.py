@@ -92,6 +92,7 @@ class NodeMetrics(Collector):
             ["reason"],
             registry=registry,
         )
+        # A counter that first appears with a 1 has no increase for Prometheus: each begins with 0.
         for reason in EndReason:
             self._ended.labels(reason.value)
         self._promises = Counter(
@@ -115,6 +116,7 @@ class NodeMetrics(Collector):
             buckets=WAITS,
             registry=registry,
         )
+        # As with the counters: they are there before anything is counted.
         for kind in PriorityClass:
             self._waits.labels(kind.value)
         self._decisions = Histogram(

@@ -258,6 +258,7 @@ class Sheet:
         self._serving = serving
         self._places = places(state)
         self._measured = measured_by_lease(state, readings)
+        # By repr: the kinds of flags have no order of their own.
         self._flags = sorted(state.flags.items(), key=lambda entry: repr(entry[0]))
         self._parked_memory = state.parked_memory()
         ranged = Counter(
@@ -315,6 +316,7 @@ class Sheet:
             "name": facts.name,
             "version": facts.version,
             "simulated": facts.simulated,
+            # The first that keeps everybody from a grant; what is only not measured comes last.
             "problem": state.problem or (state.rebuild is not None and REBUILDING) or facts.problem,
             "quotas_as_of": facts.quotas_as_of,
             # Whether a server or a task of the viewer's talks to this node now.
@@ -563,6 +565,7 @@ class Sheet:
             for gpu in gpus
             if gpu["uuid"] not in held and (most is None or gpu["tasks"] < most)
         )
+        # While somebody waits, what is free is theirs.
         now = 0 if self._places else sum(free)
         own = [
             entitled(self._state, (environment, GpuUuid(gpu["uuid"]))) if gpu["uuid"] in held else 0

@@ -99,8 +99,11 @@ class Admission(Generic[G]):
         goes: G | None = None
         if self._known.count >= self._places.known:
             owner, guests = self._known.largest()
+            # With one place less they would have no more than the newcomer: places would only go
+            # round.
             if len(guests) <= mine + 1:
                 return Refusal.ALL, None
+            # The newest one: who opens more and more loses those, and not what has worked for long.
             goes = next(reversed(guests))
             self._known.remove(owner, goes)
         self._known.add(environment, guest)

@@ -138,6 +138,7 @@ class PoolCalls:
         for name in sorted(named):
             held, loan = holders.count(name), state.quotas.loan(name)
             lent = 0 if loan is None else loan.quota.gpus
+            # What is held beyond the loan goes on, so for the pool it is not free yet.
             rows.append(Accepted(name, max(held, lent), held))
         guest.conn.reply(call.id, msgspec.to_builtins(Answer(tuple(rows))))
 

@@ -280,6 +280,8 @@ class Service:
             return
         who = Caller(
             EnvironmentName(principal.environment),
+            # Nobody has pid 0, so it stands for the process of another host, which owns no lease
+            # here.
             conn.process or ProcessId(self._manager.state.boot.boot_id, 0, 0),
             principal.admin,
             tuple(principal.groups),
@@ -395,6 +397,7 @@ class Service:
         make = translate.COMMANDS[call.method]
         command = make(self._manager.clock.boot(), guest.who, call.params, fresh)
         if isinstance(command, cmd.RequestLease):
+            # Its release may come while it is not decided yet, and finds the lease by this.
             guest.asked = call.params.request_id, fresh
             command = self._runs.with_estimate(command)
         self._ask(guest, call, command, partial(self._answer, guest, call))
@@ -641,6 +644,7 @@ class Service:
     def _granted(self, event: ev.LeaseGranted, state: State) -> None:
         name = event.lease
         lease = state.leases.get(name)
+        # The state is that after the whole batch, in which the lease may have ended again.
         if lease is None or lease.phase is not LeasePhase.HELD:
             return
         # Nobody waits where it was granted at once: the answer says it.
@@ -661,6 +665,7 @@ class Service:
             if guest is None:
                 continue
             guest.leases.discard(event.lease)
+            # Whoever left the queue knows that, for it is what they asked for.
             if event.reason is not EndReason.CANCELLED:
                 told = {
                     "lease": event.lease,
@@ -720,6 +725,7 @@ class Service:
             await event_or_time(self._queue_changed, REMIND_INTERVAL)
             if self._manager.state.queue.waiting and not self._queue_changed.is_set():
                 self.statuses.news()
+            # What changes within this second is told together.
             await asyncio.sleep(QUEUE_INTERVAL)
             self._queue_changed.clear()
             self._manager.observers.call(self._tell_positions)

@@ -46,7 +46,7 @@ class Serving:
         manager.listeners.append(self._heard)
 
     def _of(self, lease: Lease) -> ServingParams | None:
-        """What the keeper of a server says of it; ``None``: it is none, or nobody says anything."""
+        """What the keeper of a server says of it, if this is one and its keeper said something."""
         process, told = self._told.get(lease.id, (None, None))
         return told if process == lease.task.process else None
 

@@ -92,6 +92,7 @@ def secret_of(key: bytes, lease: LeaseId) -> str:
 def knows_secret(key: bytes, lease: str, secret: str) -> bool:
     """Whether ``secret`` belongs to ``lease``, in constant time."""
     right = secret_of(key, LeaseId(lease))
+    # As bytes: it compares no text with signs beyond ASCII, and a client may send any.
     return hmac.compare_digest(right.encode(), secret.encode("utf-8", "replace"))
 
 
@@ -103,6 +104,7 @@ _LONGEST_PATH: Final = 2048
 
 def _within(text: str, most: int) -> str:
     """``text``, cut where its JSON would be longer than ``most`` bytes."""
+    # JSON makes six bytes of a sign at most, so a short text need not be encoded to be measured.
     if 6 * len(text) <= most or len(json.dumps(text, ensure_ascii=False).encode()) <= most:
         return text
     fits, over = 0, len(text)
@@ -234,6 +236,7 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
     msg.Method.TURN_LOCKED: _of_task(cmd.AskTurn, number=lambda p: None, locked=lambda p: True),
     msg.Method.RELEASE: lambda at, who, p, _: cmd.Release(
         at,
+        # By now the service has found the lease of a request that was named by its own id.
         LeaseId(p.lease or ""),
         who.environment,
         who.admin,
@@ -315,6 +318,7 @@ def voucher(state: State, lease: Lease, key: bytes) -> doc.NewVoucher:
     """The voucher of a lease as it is now; its holder keeps it in case the ledger is lost."""
     current = voucher_of(state, lease)
     signed = "" if current is None else vouchers.sign(key, current)
+    # One that is too long for a line is not told: only a lost ledger makes a difference then.
     return {"voucher": signed} if 0 < len(signed) <= msg.VOUCHER else {}
 
 

@@ -461,6 +461,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def give_up(self) -> None:
         """Close it at once, with what was not read."""
+        # One person's clients must not fill the log either.
         if self._home.lines.tells(self._environment or ("uid", self._uid)):
             self._home.log.warning("Connection %d does not read and is closed", self.id)
         self._home.unread.reads(self)
@@ -564,6 +565,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def greet(self, principal: Principal, call: Call) -> None:
         """Let ``principal`` in, whose turn it is."""
+        # It may have gone, or have been given up, while the Hub was asked who it is.
         if self._protocol.phase is not Phase.GREETING:
             return
         begun = self._home.loop.time()

@@ -79,6 +79,7 @@ class Turnstile(Charges):
         now, is_new = self._loop.time(), isinstance(owner, Newcomers)
         if self._until is None:
             self._until = now + SLICE
+            # It runs when the loop has done all that is ready now: that is a round.
             self._loop.call_soon(self._round_ends)
         others = self._waiting or now >= self._until or (is_new and self._greeted)
         if not others and not self._waiting.is_paused(owner) and self._must_wait(owner, now) <= 0.0:
