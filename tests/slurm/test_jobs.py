@@ -37,6 +37,7 @@ STEP = f"srun --exact --ntasks=1 --gpus=1 bash -c '{NODE}; {RUN}; met=$1; {MEETS
 def test_steps_use_the_node_manager_of_their_job_or_one_for_their_own_part(slurm: Slurm) -> None:
     lines = [
         NODE,
+        f"{GPUSHARE} status | tail -n 1",
         # It has none of the job's GPUs, and asks for one.
         f"srun --overlap --ntasks=1 --gpus=0 {RUN}",
         "kill $node",
@@ -46,7 +47,8 @@ def test_steps_use_the_node_manager_of_their_job_or_one_for_their_own_part(slurm
     ]
     job = slurm.submit("bob", "\n".join(lines), "--gpus=2", "--ntasks=2", "--nodes=1", "--time=9")
     slurm.ends(job)
-    first, *own, ends = slurm.out(job).splitlines()
+    status, first, *own, ends = slurm.out(job).splitlines()
+    assert status.startswith(f"Slurm job {job} on n1; GPUs: 0,1; until 2")
     assert first == "0"
     assert sorted(own) == ["0", "1"]
     assert ends.startswith(f"Slurm job {job} step 3 on n1; GPUs: 0,1; until 2")

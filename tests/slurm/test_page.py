@@ -17,6 +17,8 @@ PAGE = Path(__file__).parents[2] / "docs/deploy/slurm.md"
 LAB, ASK, STEPS, TRAIN, TEACHER, STUDENT, HUB = re.findall(
     r"^```(?:bash|python)\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
 )
+#: Where everybody finds the node manager of the class.
+SOCKET = "/srv/course/gpushare/node.sock"
 SIMULATE = "8x24GiB"
 GPU_OF_A_LEASE = "GPU-[0-9a-f-]{36}"
 
@@ -96,15 +98,29 @@ def test_a_training_goes_on_after_a_requeue(slurm: Slurm) -> None:
 @pytest.mark.long
 def test_a_class_shares_the_gpus_of_the_teachers_job(slurm: Slurm) -> None:
     teacher = submit(slurm, "alice", TEACHER)
-    slurm.says(teacher, "ready /srv/course/gpushare/node.sock")
+    slurm.says(teacher, f"ready {SOCKET}")
     show = "import os; print('has', os.environ['CUDA_VISIBLE_DEVICES'])\n"
     (slurm.home("bob") / "train.py").write_text(show)
     student = submit(slurm, "bob", STUDENT)
     slurm.ends(student)
     assert re.search(f"has {GPU_OF_A_LEASE}$", slurm.out(student).strip())
     assert "gpu" not in slurm.job(student).get("TresPerJob", "")
+    # As if most of its time were over: people hear of its end.
+    student = submit(slurm, "bob", STUDENT.replace("python train.py", "sleep 600"))
+    slurm.until(lambda: "sleep" in status(slurm), "he has a GPU")
+    assert "out of service" not in status(slurm)
+    slurm.ask("root", "scontrol", "update", f"jobid={teacher}", "timelimit=10")
+    slurm.until(lambda: "the job of the class ends in 10 minutes" in status(slurm), "he is told")
+    assert slurm.state(student) == slurm.state(teacher) == "RUNNING"
+    slurm.ask("bob", "scancel", student)
     slurm.ask("alice", "scancel", teacher)
     slurm.ends(teacher, "CANCELLED")
+
+
+def status(slurm: Slurm) -> str:
+    """What the node manager of the class says to Bob."""
+    ask = f"export JUPYTER_GPUSHARE_SOCKET={SOCKET}; jupyter gpushare status"
+    return slurm.ask("bob", "bash", "-c", ask, host="gpu1")
 
 
 @pytest.mark.long  # it loads JupyterHub; test_hub.py has a real one
@@ -116,5 +132,4 @@ def test_batchspawner_takes_the_hubs_settings() -> None:
     exec(HUB, {"c": config})
     spawner = batchspawner.SlurmSpawner(config=config, user=SimpleNamespace(name="bob", url="/"))
     assert spawner.req_options == "--nodelist=gpu1"
-    socket = TEACHER.strip().rpartition("=")[2]
-    assert spawner.environment == {"JUPYTER_GPUSHARE_SOCKET": socket}
+    assert spawner.environment == {"JUPYTER_GPUSHARE_SOCKET": SOCKET}
