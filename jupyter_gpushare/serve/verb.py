@@ -103,7 +103,9 @@ class ServeApp(WithCommand):
         "Let a group's members find it and use it: group:lab.",
         read=matching("group:.+", "write group: and its name"),
     )
-    token = flag("Ask callers for no token: whoever reaches it may use it.", name="no-token")
+    token = flag(
+        "Ask callers for no token: whoever reaches it may use it.", name="no-token", default=True
+    )
     task_name = option("", "The name shown to people. Default: the command's.", name="name")
 
     def run(self, arguments: list[str]) -> int:
@@ -112,7 +114,7 @@ class ServeApp(WithCommand):
         path = shutil.which(arguments[0])
         if path is None:
             raise Refused(f"{arguments[0]} was not found, or is not executable.", "bad_request")
-        if self.token and self.host not in _LOCAL:
+        if not self.token and self.host not in _LOCAL:
             raise UsageError("without a token it can be for this host only: leave --host out")
         try:
             from .serving import Serving, Wanted
@@ -142,7 +144,7 @@ class ServeApp(WithCommand):
             self.ready,
             self.ready_within,
             self.share,
-            not self.token,
+            self.token,
         )
         folder = Path(jupyter_data_dir(), "gpushare", "servers")
 

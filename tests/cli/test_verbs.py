@@ -132,6 +132,7 @@ def test_the_shell_completes_by_the_script() -> None:
         ("usage --since yesterday", "1.5h, 1h30m, 7d"),
         ("run", "run what?"),
         ("run --gpus 0 -- true", "gpus"),
+        ("serve --no-token --host 0.0.0.0 -- true", "it can be for this host only"),
         ("run --class royal -- true", "--class=royal cannot be used: say interactive or batch"),
         ("run --gups 1 -- true", "no option --gups; did you mean --gpus?"),
         ("run --gpu 1 train.py", "no option --gpu; did you mean --gpus?"),
