@@ -265,6 +265,7 @@ def as_owner_of(ledger: Path) -> Iterator[None]:
 def acting_as(owner: os.stat_result) -> Iterator[None]:
     """Root acts as this file's owner for a while: in that user's folder nothing else is safe."""
     groups, group = os.getgroups(), os.getegid()
+    # Groups first, the user last: without root's rights they could not be set any more.
     os.setgroups([])
     os.setegid(owner.st_gid)
     os.seteuid(owner.st_uid)

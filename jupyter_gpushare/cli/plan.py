@@ -159,6 +159,7 @@ class PlanApp(Verb):
         lines = sys.stdin.buffer
         while line := lines.readline(LONGEST_LINE + 1):
             if len(line) > LONGEST_LINE and not line.endswith(b"\n"):
+                # Read away, or what is left of it would be answered as lines of its own.
                 while (rest := lines.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
                     pass
                 answer = bad(f"a line may have {LONGEST_LINE} bytes at most")

@@ -420,6 +420,8 @@ class _Command:
                     self._ends_for_good(number)
                     with contextlib.suppress(ProcessLookupError):
                         signal.pidfd_send_signal(watch, number)
+                # Looked at after each wake-up: `ended_by` is ready from its end on, and signals
+                # come first.
                 ended, status = os.waitpid(ours, os.WNOHANG)
                 if ended:
                     self._hear_the_rest()
@@ -428,6 +430,8 @@ class _Command:
         finally:
             if self._late is not None:
                 self._late.cancel()
+            # Another thread may be about to signal it: after this the number can be another
+            # descriptor's.
             with self._sends:
                 self._watch = None
                 os.close(watch)
@@ -477,6 +481,7 @@ class _Command:
 
         Without ``--requeue`` the command itself has said that it can (`on_preempt`), by SIGTERM.
         """
+        # One that has had its minute goes on in spite of it, and may be asked again.
         ends = self._stop is Stop.FOR_GOOD and time.monotonic() < self._ends_at + ENDS_WITHIN
         if self._watch is None or ends:
             return
@@ -519,6 +524,7 @@ class Signals:
 
     def __init__(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+        # A `sigset_t` as glibc has it. Python has no call for a signalfd.
         mask = sum(1 << (number - 1) for number in FORWARDED).to_bytes(128, sys.byteorder)
         libc = ctypes.CDLL(None, use_errno=True)
         self._fd = int(libc.signalfd(-1, mask, os.O_CLOEXEC | os.O_NONBLOCK))
@@ -544,6 +550,7 @@ class Signals:
         if self._fd not in ready:
             return None
         number, code = self._next()
+        # A terminal's end is told to its session's leader alone, which this process may be.
         if code == SI_KERNEL and number != signal.SIGHUP and on_typed is not None:
             on_typed(number)
             return None

@@ -40,6 +40,7 @@ def write(folder: Path, step: int, save: Callable[[_Summed], object]) -> Path:
         summed = _Summed(file)
         save(summed)
     path = folder / f"step-{step:09d}-{summed.sum:08x}.pt"
+    # Only now has it the name of one that is whole: a writer that is killed leaves none.
     os.replace(made, path)
     for old in found(folder)[KEPT:]:
         old.unlink(missing_ok=True)

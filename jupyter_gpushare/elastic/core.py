@@ -285,6 +285,7 @@ def changed(team: Team, now: float) -> Team:
     fit = team.fit
     lost = team.broken or not set(team.inside) <= set(fit)
     new = [one for one in team.members if one.number in fit and one.number not in team.inside]
+    # Each change restarts all workers, so newcomers that come one after the other come in together.
     soon = any(one.ready_at is None and not one.leaving for one in team.members)
     waited = max((now - one.ready_at for one in new if one.ready_at is not None), default=0.0)
     grows = bool(new) and len(fit) >= team.least and (not soon or waited >= GATHER)

@@ -41,6 +41,7 @@ class Leader:
         self._follower = self._records.follow()
         self._meeting = Meeting.make()
         self._team = core.Team(self._plan.min_gpus, self._plan.max_gpus)
+        # What is trained may be large, and a worker reads it from the records by itself.
         work = replace(self._plan.job, train=b"")
         self._host = OneHost(work, module="jupyter_gpushare.elastic.member", beside=True)
         self._is_stopped = threading.Event()
@@ -138,6 +139,7 @@ class Leader:
     def _grow(self) -> None:
         """Ask for idle cards; the answer comes as an event."""
         now = time.monotonic()
+        # A member that asks for its card has none yet, and that would be counted as idle again.
         starting = any(one.ready_at is None for one in self._team.members)
         if core.room(self._team) and not starting and not self._asking and now >= self._ask_at:
             self._ask_at = now + EVERY * 2**self._refused

@@ -48,7 +48,7 @@ class Meeting:
         return made
 
     def remove(self) -> None:
-        """It is over."""
+        """The job is over: remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def say(self, word: Word) -> None:
@@ -58,7 +58,7 @@ class Meeting:
         os.replace(made, self.folder / "word")
 
     def heard(self) -> Word:
-        """The newest word."""
+        """The newest word of the leader."""
         return msgspec.json.decode((self.folder / "word").read_bytes(), type=Word)
 
     def store(self, generation: int) -> FileStore:

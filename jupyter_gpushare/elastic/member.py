@@ -68,6 +68,7 @@ def main(descriptor: int) -> int:
     def leave() -> None:
         channel.say(report={"leaves": True})
         with contextlib.suppress(subprocess.TimeoutExpired):
+            # Until its worker has come to its step's end and is saved. Then this process ends, too.
             agent.wait(PATIENCE)
 
     on_preempt(leave)

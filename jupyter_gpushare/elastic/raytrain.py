@@ -203,6 +203,8 @@ class _Worker:
         while True:
             try:
                 grant = api.request(1, self.job.memory, "batch", wait=False)
+                # The node manager lets tasks of one person share a card. Here each worker is to
+                # have its own.
                 if not any(gpu.shared_with for gpu in grant.gpus):
                     return
                 api.release()
@@ -259,6 +261,7 @@ def step(save: Callable[[Path], object], **metrics: Any) -> None:
     wants = torch.tensor(said, dtype=torch.int32)
     if distributed.get_backend() == "nccl":
         wants = wants.cuda()
+    # All or none: a rank that stopped alone would leave the others in their next collective.
     distributed.all_reduce(wants, op=distributed.ReduceOp.MAX)
     leaves, grows, ends = (bool(one) for one in wants.tolist())
     if leaves or grows or ends or worker.steps % worker.job.every == 0:

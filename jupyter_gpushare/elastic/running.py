@@ -118,6 +118,7 @@ class Job(Running):
                 if self.status().is_over:
                     break
                 how = f"The leader's process ended with the code {code}."
+                # It was on its way out: another leader would start all of it again.
                 if self._stopping:
                     self._records.add("ended", phase=Phase.STOPPED.value, reason=how)
                 elif number == MOST_LEADERS:

@@ -98,7 +98,10 @@ class _Training:
         self.store = Meeting(Path(folder)).store(int(generation))
         if not distributed.is_initialized():
             distributed.init_process_group(
+                # Both: gradients are on the GPU, and what ranks agree on at a boundary is on the
+                # CPU.
                 "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+                # torch's own keys stand apart from ours in the same store.
                 store=distributed.PrefixStore("ranks", self.store),
                 rank=int(os.environ["RANK"]),
                 world_size=int(os.environ["WORLD_SIZE"]),
@@ -126,6 +129,7 @@ class _Training:
         content, began = None, time.monotonic()
         if self.rank == 0:
             content = checkpoints.newest(records.checkpoints, lambda t: records.add("said", text=t))
+            # One rank's fresh state for all: each has drawn its own parameters.
             if content is None and self.size > 1:
                 fresh = io.BytesIO()
                 self._write_state(fresh, fresh=True)
@@ -188,6 +192,7 @@ class _Training:
 
         kept = {name: held.state_dict() for name, held in self.kept.items()}
         if "model" in kept and self._buffers:
+            # As they were at the boundary: the next batch's forward pass may have run since.
             kept["model"] = {**kept["model"], **self._buffers}
         state = {
             "kept": kept,
@@ -261,6 +266,7 @@ class _Training:
         self._mark()
         if self.records is None:
             return
+        # Before anything is saved: the answer tells that all ranks have come so far.
         stops, loss = self._agreed()
         now = time.monotonic()
         if self.rank == 0:
@@ -295,6 +301,8 @@ class _Training:
         from torch import distributed
 
         loss, self._loss = self._loss, None
+        # One message for all that ranks have to tell each other: each costs every step a round
+        # trip.
         sums = torch.tensor(
             [float(self.wanted), loss or 0.0, float(loss is not None)], dtype=torch.float64
         )
@@ -397,6 +405,8 @@ def batches(
         raise ValueError(f"batches: tail={tail!r} is none; say {' or '.join(map(repr, words))}.")
     cut = core.Cut(len(data), batch, core.Tail(tail))
     while here.epoch < epochs:
+        # The same order on all ranks and after each start, so that one number says what is done of
+        # it.
         chosen = torch.Generator().manual_seed(seed * 1_000_003 + here.epoch)
         order = torch.randperm(cut.samples, generator=chosen) if shuffle else None
         parts = _parts(cut, here.done, here.size, here.rank, order)
@@ -440,6 +450,7 @@ def world() -> World:
 def main(name: str) -> None:
     """The worker's process, which torch's agent starts: run what is to be trained."""
     global _training
+    # Off for the agent only, whose own torch asks for no card: this is what trains.
     os.environ.pop(names.SWITCH, None)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     records = Records(name)
@@ -480,6 +491,7 @@ def _ended_by(error: BaseException, here: _Training, records: Records) -> None:
     if is_of_a_peer(error):
         here.save_after_loss()
     else:
+        # The leader reads it and ends the job. To the agent it is an end like any other.
         records.add("fault", rank=here.rank, text=text[-20000:])
     os._exit(AGAIN)
 
@@ -522,6 +534,7 @@ def _bytes_of(held: Any) -> Any:
         return b""
     tensor = held.detach().cpu().contiguous()
     size = tensor.numel() * tensor.element_size()
+    # Not by NumPy, which may be missing and lacks some of torch's types, such as bfloat16.
     return bytes((ctypes.c_char * size).from_address(tensor.data_ptr())) if size else b""
 
 

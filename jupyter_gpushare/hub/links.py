@@ -114,8 +114,7 @@ class LinkPool:
         for keys, most in ((own, self._limits.most_each), (list(self._lent), self._limits.most)):
             if len(keys) < most:
                 continue
-            # Close the link that has been unused for longest; links are in the order of their
-            # making.
+            # The oldest of those that nobody uses: links are in the order of their making.
             idle = next((key for key in keys if self._lent[key].users == 0), None)
             if idle is None:
                 raise NodeProblem(

@@ -420,6 +420,7 @@ def apply(c: Config, plan: Plan, major: int) -> None:
         _merge_named(roles, role)
     _let_users_in(c, roles, plan.access, major)
     hub.load_roles = roles
+    # Where the trait is set, the Hub does not look at the role any more: what that has comes along.
     own = next((role.get("scopes") for role in roles if role.get("name") == "server"), None)
     for section in spawner_sections(c, "server_token_scopes"):
         before = value(c, section, "server_token_scopes", []) or own or SERVER_SCOPES
@@ -488,6 +489,7 @@ def _and_scope(before: Any, scope: str) -> Any:
     """``before``, a list of scopes or a function of the spawner that gives one, with ``scope``."""
     if not callable(before):
         return _union(before, [scope])
+    # Ours already, from an earlier call: a second one changes nothing.
     if getattr(before, "gpushare_adds", None) == scope:
         return before
 

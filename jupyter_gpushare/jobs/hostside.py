@@ -165,6 +165,7 @@ class Attempt:
         self._tell = tell
         self._stopped = False
         self._printed, path = tempfile.mkstemp(prefix="gpushare-model-")
+        # Without a name: nobody else finds it, and it goes with the last who has it open.
         os.unlink(path)
         self._said, writes = os.pipe()
         try:
@@ -216,6 +217,8 @@ class Attempt:
         with open(self._said, encoding="utf-8") as lines:
             for line in lines:
                 said = self._heard(line) or said
+        # It has said its end, or can say nothing any more; what it left running must not keep the
+        # card.
         late = threading.Timer(GRACE, self.kill)
         late.daemon = True
         late.start()

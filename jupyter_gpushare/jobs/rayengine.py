@@ -84,6 +84,8 @@ class RayHosts:
     def start(self, send: Send, candidate: bytes) -> None:
         known = (send.number, send.attempt)
         host = self._hosts.get(send.host)
+        # Lost since the card was drawn. Told as an event, since that is where the sweep hears of
+        # ends.
         if host is None:
             self._lost.append(_lost(known, send.host))
             return

@@ -192,6 +192,8 @@ class Records(Stored):
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """What is written meanwhile is on the disk afterwards, or none of it."""
+        # Not deferred: one that begins by reading fails at its first write if another wrote in
+        # between.
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield

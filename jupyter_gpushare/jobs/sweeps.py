@@ -190,6 +190,7 @@ class Sweep(show.Running, Look):
                 due = self._pace.due
                 within = min(due, self._deadline or due) - time.monotonic()
                 events = self._engine.events(min(1.0, max(0.01, within)))
+                # One transaction for all that has come: each costs a write to the disk.
                 with self._lock, self._records.transaction():
                     for event in events:
                         self._heard(event)
@@ -197,6 +198,8 @@ class Sweep(show.Running, Look):
         except Exception as error:  # noqa: BLE001 - it must be said where people look
             self._error = f"The sweep has ended by an error: {type(error).__name__}: {error}"
         finally:
+            # First the workers, then the lock, then the word: whoever waits may load the sweep at
+            # once.
             self._engine.close()
             self._records.close()
             self._over.set()

@@ -87,7 +87,7 @@ class Holding:
 
     @property
     def lease(self) -> str | None:
-        """Its id."""
+        """The id of the lease, if there is one."""
         return None if self.grant is None else self.grant.lease
 
     @property

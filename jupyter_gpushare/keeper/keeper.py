@@ -86,6 +86,7 @@ class Keeper:
         self._program = program
         self._on_rest = on_rest
         self._say = say
+        # Its lock may be taken again by the thread that has it: `asked` moves the state under it.
         self._lock = threading.Condition()
         self._wakes = threading.Lock()  # one thread wakes it, the others wait for that
         self._worker = Worker()
@@ -128,7 +129,7 @@ class Keeper:
             return True
 
     def ends(self) -> None:
-        """It has ended."""
+        """What had begun by `begins` has ended."""
         with self._lock:
             self.under_way -= 1
 
@@ -153,6 +154,7 @@ class Keeper:
         """
         with self._wakes:
             with self._lock:
+                # What is on its way out cannot be turned round: it is woken when it is there.
                 self._lock.wait_for(lambda: self.rest is not Rest.GOING)
                 if self.rest is Rest.AWAKE:
                     return
@@ -172,6 +174,7 @@ class Keeper:
             finally:
                 if after is not Rest.AWAKE:
                     self._give_up()
+                # Ended by `_bring_back`, and not to be started again: nobody need try any more.
                 ends = not self._runs and not self._program.restarts
                 self._move(Rest.ENDED if ends else after)
 
@@ -236,6 +239,7 @@ class Keeper:
             self._runs = True
         self._holding.session.tell_surely(Method.RESTORED, lease=grant.lease, seconds=seconds)
         self._given, self._is_granted = Given(Rung.RELEASE), False
+        # `lost` came while it woke, when it leaves the program to this thread.
         if self._holding.lease is None:
             self._stop()
             raise LeaseLost("The lease ended while the program woke; it is started again.")
@@ -248,6 +252,7 @@ class Keeper:
             asleep = self.rest is Rest.ASLEEP
             deeper = asleep and self._given.rung in LEAVE_SOMETHING
             why = self._why_not()
+            # In one step with the look, or a request could begin in between.
             if why is None and (deeper or not asleep):
                 self._move(Rest.GOING)
         if why is not None:
@@ -285,6 +290,7 @@ class Keeper:
         """Park the program, on a thread of its own."""
         after = Rest.ASLEEP if self._given.rung in LEAVE_SOMETHING else Rest.AWAKE
         grant = self._holding.grant
+        # One that is asleep has no GPUs to remember; those that its memory came from are noted.
         if after is Rest.AWAKE and grant is not None:
             self._had = tuple(gpu.uuid for gpu in grant.gpus)
 

@@ -37,10 +37,13 @@ class RestingProgram(Kept):
         now = Used(processor_time(self.tree.processes()), time.monotonic())
         before, self._last = self._last, now
         if self.keeper.rest is not Rest.ASLEEP:
+            # While it is awake. The node manager parks what rests, so the last rate is that of its
+            # rest.
             if now.at - self._since.at >= USUALLY:
                 self._usual, self._since = rate(self._since, now), now
             return
         wanted = wants(before, now, self._usual)
+        # Without a sign, too, now and then: a free GPU costs nobody anything, and it wakes faster.
         if wanted or now.at - self._tried_at >= USUALLY:
             self._tried_at = now.at
             self.wakes(partial(self._wake, wanted))

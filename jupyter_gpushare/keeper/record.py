@@ -53,6 +53,7 @@ class Record:
     def write(self, noted: Noted) -> None:
         """Whole, or not at all. From any thread."""
         with self._writes:
+            # Not forced to the disk: after the host has gone down there is no program to be found.
             replace_private(self._path, json.dumps(asdict(noted)).encode(), lasting=False)
 
     def close(self) -> None:

@@ -153,6 +153,7 @@ class KeptTree:
         until = time.monotonic() + GRACE
         while is_same(root.pid, root.start_time):
             if time.monotonic() > until:
+                # What is left had this time together with the root, so it is killed at once.
                 del numbers[0]
                 break
             time.sleep(_LOOK)  # it may be nobody's child that we could wait for
@@ -212,14 +213,16 @@ class KeptTree:
         return Ability(False, _ENDED.message) if driver is None else driver.probe()
 
     def park(self, deadline_s: float) -> Outcome:
-        """Everything of all its processes from the GPUs into host memory."""
+        """Move all that its processes have on GPUs into host memory."""
         if (driver := self._driver) is None:
             return _ENDED
+        # Before the driver takes it: where this process is killed in between, its successor takes
+        # the program for parked, and wakes it. The other way round it would never be woken.
         self._parks()
         return driver.park(deadline_s)
 
     def resume(self, gpu_map: Mapping[str, str] | None, deadline_s: float) -> Outcome:
-        """And back."""
+        """Bring all of it back to the GPUs."""
         driver = self._driver
         return _ENDED if driver is None else driver.resume(gpu_map, deadline_s)
 

@@ -56,7 +56,7 @@ class Cells:
         self._shell = self._client.connect_shell()
 
     def close(self) -> None:
-        """Hear no more."""
+        """Stop listening to the kernel."""
         self._client.context.destroy(linger=0)
 
     def hear(self, seconds: float) -> None:
@@ -85,6 +85,8 @@ class Cells:
         if state == "busy" and kind in _RUN_CODE:
             self._changed(self._running | {name})
         elif state == "idle":
+            # A kernel answers on this channel in the order of asking, so what ran before our
+            # question is over.
             ours = parent.get("session") == self._client.session.session
             self._changed(self._running - {name, _UNKNOWN if ours else name})
 

@@ -172,7 +172,7 @@ class KeptKernel(Kept):
         return code
 
     def close(self) -> None:
-        """It has ended."""
+        """The kernel has ended: give the lease back, and stop listening."""
         super().close()
         self._cells.close()
 
@@ -199,13 +199,18 @@ class KeptKernel(Kept):
         elif not busy and self._counts:
             self.keeper.ends()
             self._counts = False
+        # It works, though the keeper did not let it begin: it has no GPU.
         lacks = busy and not self._counts and self.keeper.rest in (Rest.ASLEEP, Rest.WAKING)
         asleep, stands = self.keeper.rest is Rest.ASLEEP, self.ladder.holds
         interrupted = self._interrupted_at
+        # Only the cell that was interrupted has this time, not one that began after it.
         ends_cell = self._cells.since <= interrupted and now < interrupted + GRACE
+        # With its memory elsewhere the driver holds it up in its next CUDA call. Without any there
+        # is no such call, so a signal must.
         runs_free = not stands and (asleep or self._is_stopped)
         self._stop(lacks and runs_free and not ends_cell and not self._told_end)
         waits = lacks and asleep and now > self._again_at
+        # A parked kernel that is soon done needed no GPU: completion, or a cell without CUDA.
         if waits and not ends_cell and (not stands or now - self._cells.since > STANDS_AFTER):
             self._again_at = now + EVERY
             self.wakes(self._wake)

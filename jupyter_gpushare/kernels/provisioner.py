@@ -59,6 +59,7 @@ class GpuShareProvisioner(LocalProvisioner):
     async def poll(self) -> int | None:
         """``None`` while the kernel runs."""
         code: int | None = await super().poll()
+        # A keeper that ends by itself ends as the kernel did. Only a signal ends it alone.
         if code is None or code >= 0 or self._is_ending or self.process is None:
             return code
         command, how = self._keeps
@@ -75,13 +76,13 @@ class GpuShareProvisioner(LocalProvisioner):
         return None
 
     async def cleanup(self, restart: bool = False) -> None:
-        """After its end."""
+        """The kernel has ended: remove what a killed keeper left."""
         if not restart and self._file:
             forget(self._keeps[1]["env"], name_of(self._file))
         await super().cleanup(restart)
 
     async def send_signal(self, signum: int) -> None:
-        """To the kernel, its children and its keeper."""
+        """Send a signal to the kernel, its children and its keeper."""
         if signum == signal.SIGINT and self.process is not None:
             self.process.send_signal(signum)
             return
@@ -91,6 +92,6 @@ class GpuShareProvisioner(LocalProvisioner):
         await super().send_signal(signum)
 
     async def kill(self, restart: bool = False) -> None:
-        """At once."""
+        """End the kernel and its keeper at once."""
         self._is_ending = True
         await self.send_signal(signal.SIGKILL)

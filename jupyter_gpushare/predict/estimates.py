@@ -162,7 +162,7 @@ class Predictor:
         return math.exp(told) if is_all else base * math.exp(told)
 
     def _seconds(self, features: Features, kind: Hardware, share: float) -> float:
-        """One iteration."""
+        """Seconds that one iteration takes."""
         rates = self._rates.get(kind.name)
         if rates is None or not features.nodes:
             return analytic.seconds(features, kind)

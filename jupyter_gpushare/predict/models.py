@@ -27,6 +27,7 @@ class Trees:
             place, threshold, left, right = tree[0]
             while place >= 0:
                 place, threshold, left, right = tree[left if numbers[place] <= threshold else right]
+            # Of a leaf: its value stands where a node has the threshold.
             total += self.rate * threshold
         return total
 

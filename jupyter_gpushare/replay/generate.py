@@ -38,7 +38,7 @@ class Quantile:
 
     @property
     def mean(self) -> float:
-        """Exact."""
+        """The mean of the distribution, without an error of sampling."""
         return self._until[-1]
 
     def at(self, share: float) -> float:

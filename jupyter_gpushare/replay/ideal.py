@@ -70,6 +70,7 @@ class Ideal(World[_Run]):
     def _place(self, piece: _Piece) -> None:
         if not self._free:
             last = self._last()
+            # An equal one goes on: to change them would win nothing.
             if last is None or last.ends is None or last.ends - self.at <= piece.left:
                 self._wait(piece)
                 return

@@ -121,6 +121,7 @@ class _Run(Open):
 
 def _one_of(number: int, share: float) -> bool:
     """Whether a session belongs to a share of them, the same ones in every replay."""
+    # Multiples of the golden ratio spread evenly, so that also few sessions have nearly that share.
     return number * 0.6180339887498949 % 1.0 < share
 
 
@@ -231,6 +232,8 @@ class VirtualNode(World[_Run]):
                 self._granted(event)  # type: ignore[arg-type]
             elif kind is ev.ClaimMoved:
                 self._claim_moved(event)  # type: ignore[arg-type]
+            # What a session does upon the policy's word comes after this step, as a message does.
+            # Within it the state would change below the events that are still to be read.
             elif kind is ev.RecallMoved and event.phase is RecallPhase.TOLD:  # type: ignore[attr-defined]
                 self._after(0.0, self._asked, self._runs[event.lease])  # type: ignore[attr-defined]
             elif kind is ev.PromiseMoved:
@@ -239,6 +242,7 @@ class VirtualNode(World[_Run]):
                 self._after(0.0, self._told, event)
             elif kind is ev.TurnGiven or kind is ev.TurnMoved:
                 self._after(0.0, self._turn_moved, self._runs.get(event.lease))  # type: ignore[attr-defined]
+        # Measured at once: memory that goes is gone here without delay, and others may wait for it.
         if self.state.draining:
             freed = dict.fromkeys(gpu for _lease, gpu in self.state.draining)
             self._observe(freed)
@@ -262,11 +266,13 @@ class VirtualNode(World[_Run]):
         happens or a lease becomes due; the product looks again each second.
         """
         state, config = self.state, self.behaviour.config
+        # With turns, or with parking in any case, time itself decides things: no tick is left out.
         always = config.park_when is ParkWhen.ALWAYS and state.idle
         if always or state.turns:
             return max(self.at, core.next_deadline(state, config))
         if not state.queue.waiting:
             return math.inf
+        # The last tick has seen another state, so there may be something to do now.
         if state is not self._quiet:
             return max(self.at, core.next_deadline(state, config))
         soon = state.settled_at + config.settle_interval
@@ -331,12 +337,14 @@ class VirtualNode(World[_Run]):
         run.serial += 1
         run.lease = LeaseId(f"{run.number}.{run.serial}")
         if self.behaviour.asks is Asks.EACH_CELL:
+            # A batch task is a new process for each cell, and so to the policy another one.
             run.process = self._process()
         run.phase = _Phase.WAITING
         self._runs[run.lease] = run
         task = Task(run.process, run.session.name, TaskKind.KERNEL)
         request = self._requested(run)
         who = EnvironmentName(run.session.environment)
+        # The session is known by its lease before: the grant may come within this step.
         decision = self._submit(cmd.RequestLease(self.at, run.lease, who, task, request))
         if isinstance(decision, core.Refuse):
             self._runs.pop(run.lease)
@@ -350,6 +358,7 @@ class VirtualNode(World[_Run]):
         kind = PriorityClass.INTERACTIVE
         if run.is_batch and promising.classed:
             kind = PriorityClass.BATCH
+        # Half of them too small and half too large, always the same ones, so that policies compare.
         wrong = 1 / behaviour.wrong if _one_of(run.number, 0.5) else behaviour.wrong
         known = int(run.resident * wrong)
         if memory is None and behaviour.reserve:
@@ -475,6 +484,7 @@ class VirtualNode(World[_Run]):
 
     def _set_speed(self, run: _Run) -> None:
         """How fast it computes beside the others that do, and when its cell ends by that."""
+        # The slowest GPU decides: a cell on several computes in step.
         most = max(len(self._computing[self._index[part.gpu]]) for part in run.gpus)
         speed = 1.0 if most == 1 else self.behaviour.together / most
         if speed != run.speed:
@@ -493,6 +503,7 @@ class VirtualNode(World[_Run]):
         run.since = until
 
     def _end_cell(self, run: _Run, changes: int) -> None:
+        # It was planned for another speed, or the cell stopped meanwhile.
         if run.changes != changes:
             return
         self._stop(run)
@@ -586,6 +597,7 @@ class VirtualNode(World[_Run]):
                 others = sum(one.uses for one in mates if one and one.phase not in _NOT_THERE)
             may = Bytes(min(may, max(0, limit - others)))
             whole = Bytes(min(whole, max(0, self.memory - others)))
+        # Where the session named a size, that was wrong, and not the policy.
         if size > may and run.session.memory is None:
             is_counted = size <= whole and self.window.holds(run.session.submits[run.cell])
             self.tally.out_of_memory += is_counted

@@ -98,6 +98,7 @@ def assign(sessions: Iterable[Session], nodes: Sequence[int]) -> Iterator[tuple[
         while ends and ends[0][0] <= session.start:
             _end, node, gpus = heapq.heappop(ends)
             asked[node] -= gpus / nodes[node]
+        # Each process that replays a part goes through all sessions, so all come to the same nodes.
         node = min(range(len(nodes)), key=asked.__getitem__)
         asked[node] += session.gpus / nodes[node]
         heapq.heappush(ends, (session.end, node, session.gpus))
@@ -131,6 +132,7 @@ def play(
         if node is not None and session.start < window.end:
             node.run_until(session.start)
             node.add(session)
+    # One after the other, so that each node's state is freed before the next one is finished.
     return _sum(nodes.pop(number).finish() for number in list(nodes))
 
 
@@ -160,6 +162,7 @@ def replay(
     if workers == 1:
         return [play(source, cluster, window, variant.behaviour) for variant in variants]
     parts = min(workers, len(cluster.nodes))
+    # A fork would copy what this process's threads hold, such as a locked lock.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         waiting = []

@@ -164,6 +164,7 @@ def _rows(file: BinaryIO) -> Iterator[tuple[int, _Fields]]:
         text = text.removesuffix("\n").removesuffix("\r")
         if number == 1:
             text = text.removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}")
+        # There may be millions of lines: `csv` is only asked where a name is quoted.
         fields = text.split(",") if '"' not in text else _quoted(text, number)
         if len(fields) != len(COLUMNS):
             raise TraceError(

@@ -67,6 +67,7 @@ class World(ABC, Generic[Run]):
     def run_until(self, end: float) -> None:
         """Let everything happen that happens before ``end``."""
         heap = self._heap
+        # What happens at `end` itself is left: a session that begins then is added before it.
         while heap and heap[0][0] < end:
             self.at, _serial, call, given = heapq.heappop(heap)
             call(*given)
@@ -139,4 +140,6 @@ class World(ABC, Generic[Run]):
 
     def _after(self, seconds: float, call: Callable[..., object], *given: Any) -> None:
         self._serial += 1
+        # The serial keeps what happens at the same time in its order, and functions are not
+        # compared.
         heapq.heappush(self._heap, (self.at + max(0.0, seconds), self._serial, call, given))

@@ -88,7 +88,7 @@ def lost(why: object) -> Problem:
 
 
 def not_now(refused: Refused) -> Problem:
-    """Come again."""
+    """The visible error of one who is to come again."""
     after = str(refused.seconds)
     return Problem("refused", 503, refused.why, refused.message, Retry_After=after)
 
@@ -124,9 +124,12 @@ class Proxy:
         )
         self._session = ClientSession(
             connector=connector,
+            # No caller gets another one's cookies.
             cookie_jar=DummyCookieJar(),
+            # An answer may take as long as it takes: a model writes for minutes.
             timeout=ClientTimeout(total=None, sock_connect=10.0),
             auto_decompress=False,
+            # Nothing is added to what a caller said, and nothing unpacked.
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
             middlewares=(_once,),
         )
@@ -136,6 +139,7 @@ class Proxy:
         self._resting: asyncio.TimerHandle | None = None
         listening = _Listening(
             self.handle,
+            # Else a request of a caller who has gone would compute to its end.
             handler_cancellation=True,
             auto_decompress=False,
             access_log=None,
@@ -236,8 +240,11 @@ class Proxy:
             raise Problem("refused", 404, "not_open", words)
 
     async def _pass(self, request: web.BaseRequest, body: Body) -> web.StreamResponse:
+        # Said here, where it is let in, and not by the library at once: who waits sends no body
+        # yet.
         if request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            # These bytes are none of the answer's, whose size the library takes from here.
             request.writer.output_size = 0
         try:
             answer = await self._session.request(
@@ -357,6 +364,8 @@ class Proxy:
         reading = self._loop.create_task(body.hold(self.gate, ticket))
         try:
             async with asyncio.timeout_at(ticket.until):
+                # Shielded, so that a wait that is broken off leaves the future to be looked at
+                # below.
                 await asyncio.shield(begun)
         except BaseException as error:
             if begun.done() and begun.exception() is None:
@@ -427,7 +436,7 @@ class Body:
             self._held.append(chunk)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """All of it."""
+        """All of the body, what was held first."""
         while self._held:
             yield self._held.popleft()
         async for chunk in self._stream.iter_any():
@@ -458,7 +467,7 @@ class _Listening(web.Server):
         self.strangers: dict[web.RequestHandler, asyncio.Transport] = {}
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """One more."""
+        """There is one stranger more."""
         super().connection_made(handler, transport)
         self.strangers[handler] = transport
         if len(self.strangers) > _STRANGERS:
@@ -467,7 +476,7 @@ class _Listening(web.Server):
     def connection_lost(
         self, handler: web.RequestHandler, exc: BaseException | None = None
     ) -> None:
-        """One less."""
+        """A connection has ended: there may be one stranger less."""
         self.strangers.pop(handler, None)
         super().connection_lost(handler, exc)
 

@@ -86,6 +86,7 @@ class Serving(Kept):
         adapter = adapters.named(name) if name else adapters.by_command(wanted.command)
         can_sleep = "sleep" in wanted.rungs
         lacks = adapter.lacks(wanted.command) if can_sleep else ""
+        # A mistake only where its owner named the adapter. One that was guessed is left out.
         if lacks and wanted.adapter is not None:
             raise GpuShareError(lacks)
         if lacks:
@@ -221,6 +222,7 @@ class Serving(Kept):
             await asyncio.sleep(_LOOK)
             started = self.tree.started
             rests = self.keeper.rest in (Rest.AWAKE, Rest.ASLEEP)  # else it is the keeper's affair
+            # The same one as before the look: the keeper may have started another one meanwhile.
             if self.tree.has_ended and rests and self._is_up and self.tree.started is started:
                 self.keeper.ended()
             link, before = self.holding.session.link, link

@@ -64,8 +64,11 @@ class OwnSleep:
 
     def park(self) -> int:
         """Have it sleep; the bytes that it keeps in host memory. Raises `ControlFailed`."""
+        # Asked before each sleep: other models may be loaded by now.
         self.answer = None if self._steady is False else self._tries(self._ask)
         if self._steady is None and self.answer is not None:
+            # Asked twice, once: a server that never answers the same would be started anew at each
+            # waking.
             self._steady = self._tries(self._ask) == self.answer
             if not self._steady:
                 self.answer = None

@@ -83,7 +83,7 @@ class Control:
 
     @property
     def base(self) -> str:
-        """Where it is."""
+        """The address of the server, without a path."""
         return f"http://{HOST}" if self.socket else f"http://{HOST}:{self.port}"
 
     def call(self, method: str, path: str, body: Any = None, *, patience: float = _LONG) -> Answer:
@@ -120,6 +120,7 @@ def address_of(host: str, port: int) -> str:
 
 def free_port() -> int:
     """A port of this host that nobody uses now. Raises `OSError`."""
+    # At random, so that two servers that start at once seldom try the same one.
     for port in random.sample(_PORTS, 100):
         with contextlib.suppress(OSError), socket.socket() as found:
             found.bind((HOST, port))
@@ -171,6 +172,7 @@ def _must_be_ours(control: Control, path: str) -> None:
     who = listener(control.base)
     if who is None:
         raise ControlFailed(f"GET {path} of the server failed: nobody listens yet")
+    # root is let pass: it could read all that is sent in any case.
     if who not in (0, os.geteuid()):
         raise GpuShareError(
             f"Port {control.port}, which is the server's, has been taken by user {who} of this "

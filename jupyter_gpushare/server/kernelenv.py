@@ -168,6 +168,8 @@ class KernelEnvironment:
         socket = self._socket()
         if socket is not None:
             extra[names.SOCKET] = socket
+            # Without a secret a terminal does not join a lease that the server itself has taken
+            # since.
             extra.setdefault(names.SECRET, self._at_start[names.SECRET] or "")
 
     # -- wrappers -----------------------------------------------------------------------------
@@ -189,6 +191,7 @@ class KernelEnvironment:
         with self._guard("add to a kernel's environment"):
             kernel_id = found[-1]
             given = kwargs.get("env")
+            # A copy: the caller's may be the server's own environment.
             env = dict(os.environ if given is None else given)
             self._take_out_our_lease(env)
             self.add_to(env)
@@ -207,6 +210,7 @@ class KernelEnvironment:
         with self._guard("read the notebook's metadata"):
             given = inspect.signature(original).bind_partial(*args, **kwargs).arguments
             wishes = await self._read(given.get("path"), given.get("type"))
+        # Not an attribute: several sessions may start at the same time, each in a task of its own.
         token = _starting_for.set(wishes)
         try:
             return await ensure_async(original(*args, **kwargs))
@@ -246,6 +250,7 @@ class KernelEnvironment:
         session = await self._session_of(kernel_id)
         if session is not None:
             wishes = await self._read(session.get("path"), session.get("type"))
+            # An empty one, not none: `update_env` only adds, and the wishes of before must go.
             env[names.NOTEBOOK] = wishes or "{}"
         if env:
             update_env(kernel_id=kernel_id, env=env)
@@ -292,6 +297,7 @@ class KernelEnvironment:
     async def _metadata(self, path: object) -> object:
         get: Callable[..., Awaitable[Any]] = self._contents.get
         model: Any = await ensure_async(get(path, content=False))
+        # Looked at without the content first: to parse a very large one would hold up the server.
         if (model.get("size") or 0) > _LARGEST_NOTEBOOK:
             return None
         model = await ensure_async(get(path, content=True, type="notebook"))

@@ -72,8 +72,11 @@ class Door:
                 [str(word) for word in asked["command"]],
                 stdin=caller.fileno(),
                 stdout=caller.fileno(),
+                # The connection is two streams, and errors among the answers could not be read.
                 stderr=subprocess.DEVNULL,
                 cwd="/",
+                # Nothing of the job's environment, which is root's: the call brings what belongs to
+                # the server.
                 env={"PATH": os.defpath, "HOME": person.pw_dir, "USER": person.pw_name},
                 user=person.pw_uid,
                 group=person.pw_gid,

@@ -85,6 +85,7 @@ class Placed:
             first, *_ = await choose_host(spawner, self._socket)
         except PoolAway as away:
             spawner.log.warning("jupyter_gpushare: %s: the spawner chooses the host itself", away)
+            # Takes back what an earlier start said, which may be full or away by now.
             self._place(spawner, "")
             return
         spawner.log.info("jupyter_gpushare: server of %s: %s", spawner.user.name, first)

@@ -50,7 +50,9 @@ _DESTINATION: Final = re.compile(r"(\w[\w.@+-]*@)?[A-Za-z0-9][A-Za-z0-9._-]{0,25
 _OPTIONS: Final = {
     "ServerAliveInterval": "60",
     "ServerAliveCountMax": "15",
+    # Without one of its channels a kernel would run, and nobody could reach it.
     "ExitOnForwardFailure": "yes",
+    # The sockets keep their names over a restart, and the `ssh` before may have left its own.
     "StreamLocalBindUnlink": "yes",
     "StreamLocalBindMask": "0177",
     # Each attempt before the kernel listens would be told.
@@ -127,13 +129,13 @@ class PoolProvisioner(KernelProvisionerBase):
         return code
 
     async def send_signal(self, signum: int) -> None:
-        """To the kernel and its children."""
+        """Send a signal to the kernel and its children."""
         if self._reached is not None and self._process is not None:
             told = {"number": int(signum), "group": True, **asdict(self._process)}
             self._reached.tell("signal", **told)
 
     async def kill(self, restart: bool = False) -> None:
-        """At once; where the host cannot be reached, what is left ends when it can be."""
+        """End it at once. Where the host cannot be reached, what is left ends when it can be."""
         await self.send_signal(signal.SIGKILL)
         reached = self._reached
         if reached is None:
@@ -228,6 +230,7 @@ class PoolProvisioner(KernelProvisionerBase):
         manager: Any = self.parent
         info: dict[str, Any] = {**self.connection_info, "key": manager.session.key.decode()}
         here = choice.host == socket.gethostname()
+        # On this host there is no `ssh`: the kernel listens at the sockets themselves.
         if not here:
             info["ip"] = f"{remote}/s"
         reached = await Reached.open(
@@ -245,6 +248,7 @@ class PoolProvisioner(KernelProvisionerBase):
             )
         except BaseException as error:
             await reached.close(kill=True)
+            # The host was reached and said no, so another one would say it, too.
             if isinstance(error, NotStarted):
                 raise RuntimeError(f"The kernel was not started: {error}") from error
             raise

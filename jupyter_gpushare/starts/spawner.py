@@ -112,6 +112,7 @@ class PoolSpawner(LocalProcessSpawner):
         super().load_state(state)
         if "gpushare" in state:
             told = state["gpushare"]
+            # `pid` is what the base class takes for a server that runs.
             self.host, self.started = told["host"], Started.read(told)
             self.pid = self.started.pid
 
@@ -204,6 +205,7 @@ class PoolSpawner(LocalProcessSpawner):
         if self.started is None:
             return
         try:
+            # Looked first: the base class's `stop` expects of no signal that it cannot arrive.
             await self._signal(0)
         except HostAway as away:
             self.log.warning(

@@ -84,6 +84,7 @@ class There:
             self._folder = folder
             for name, text in (files or {}).items():
                 with open(os.path.join(folder, name), "x", encoding="utf-8") as file:
+                    # Whatever the umask is: a connection file has the kernel's key.
                     os.fchmod(file.fileno(), 0o600)
                     file.write(text)
         where = os.path.expanduser(output) if output else os.devnull
@@ -100,6 +101,7 @@ class There:
                 stdin=subprocess.DEVNULL,
                 stdout=told,
                 stderr=subprocess.STDOUT,
+                # A group of its own, to be signalled as a whole (`group` of `signal`).
                 start_new_session=True,
             )
         if attached:
@@ -132,10 +134,12 @@ class There:
         assert self._attached is not None
         code = self._attached.wait()
         self._tidy()
+        # The main thread waits for a line of input, which nothing but the process's end breaks off.
         os._exit(code if code >= 0 else 128 - code)
 
     def _end(self) -> None:
         child = self._attached
+        # What is not attached outlives the connection; that is what it was started for.
         if child is None:
             return
         if child.poll() is None:

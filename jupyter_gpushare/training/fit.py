@@ -314,6 +314,7 @@ def tried(
     jobs = []
     for train, asked in splits(data, every, groups, most):
         mixed = data.shares.copy()
+        # Trained with the measured utilisation, asked with the predicted one: as in use.
         mixed[asked] = shares[asked]
         jobs.append((data.with_shares(mixed), train, asked))
     for (_data, _train, asked), told in zip(jobs, run(asked_anew, jobs), strict=True):

@@ -234,7 +234,7 @@ class Messages:
             self._inspect, self._kernel.do_inspect = inspect, self.do_inspect
 
     def uninstall(self) -> None:
-        """Leave it."""
+        """Give the kernel its own methods back."""
         if self._handle is not None:
             self._kernel.shell_handlers["comm_msg"] = self._handle
         if self._inspect is not None:
@@ -324,7 +324,7 @@ def install(ip: Any) -> CellWatch:
 
 
 def uninstall(ip: Any) -> None:
-    """Watch no more."""
+    """Stop watching the cells of the shell ``ip``."""
     if isinstance(ip.showtraceback, Notes):
         ip.showtraceback = ip.showtraceback.show
     ip.ast_transformers[:] = [one for one in ip.ast_transformers if not isinstance(one, Gate)]

@@ -594,7 +594,7 @@ class _Shown:
 
 
 def _figures(devices: Sequence[DeviceUse], grant: Grant) -> Iterator[tuple[str, int, int, int]]:
-    """By UUID."""
+    """The figures of each GPU, by its UUID."""
     for used in devices:
         index = int(used.device.partition(":")[2] or 0)
         # torch counts the GPUs that `CUDA_VISIBLE_DEVICES` names, which are the grant's in its

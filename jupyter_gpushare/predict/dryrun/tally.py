@@ -18,6 +18,7 @@ class Tally:
     def add(self, kind: str, elements: int, flops: int, moved: int, times: int = 1) -> None:
         """``times`` occurrences, each of so many input elements, FLOPs and bytes moved."""
         row = self._found.setdefault(kind, [0, 0, 0, 0])
+        # The largest, not a sum: that is what the source has the networks know of a kind.
         row[0] = max(row[0], elements)
         row[1] += times
         row[2] += flops * times

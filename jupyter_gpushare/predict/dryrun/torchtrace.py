@@ -48,6 +48,7 @@ class Recorder(TorchDispatchMode):
         before = self._counter.get_total_flops()
         out = func(*args, **kwargs)
         name = getattr(getattr(func, "overloadpacket", func), "__name__", str(func))
+        # The argument `train`, without which there is no workspace.
         if name == "mkldnn_rnn_layer" and args[15]:
             # Its fake's workspace is empty. The real one has 15.5 bytes for each gate of each step.
             rows, width = args[0].shape[0] * args[0].shape[1], args[2].shape[0]
@@ -80,6 +81,7 @@ class Recorder(TorchDispatchMode):
         data = given[0]
         if name in ("addmm", "baddbmm"):  # the bias is first
             data = given[1]
+        # The place of the argument `transposed`; `groups` is two places further on.
         transposed = {"convolution": 6, "convolution_backward": 7}.get(name)
         if transposed is not None and args[transposed + 2] > 1:  # it has groups
             kind = kind.replace("Conv2D", "DepthwiseConv2D")
@@ -111,6 +113,7 @@ def trace(packed: bytes, training: bool) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     # The fused encoder layer of inference is one operation that no formula knows.
     torch.backends.mha.set_fastpath_enabled(False)
+    # For good: this process answers one job, and ends.
     torch.autocast.__init__ = _autocast_on_cpu(torch.autocast.__init__)
     with FakeTensorMode(allow_non_fake_inputs=True), OnCpu():
         model, batch, loss, optimizer, cell = unpack(packed, stand_in)

@@ -169,7 +169,7 @@ class StepMeter:
         self._hook = optimizer.register_optimizer_step_post_hook(self._after_step)
 
     def uninstall(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         hook, self._hook = self._hook, None
         if hook is not None:
             hook.remove()
