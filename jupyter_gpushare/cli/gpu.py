@@ -11,6 +11,7 @@ from ..protocol import said
 from ..protocol.holding import gpu_number
 from ..protocol.messages import Method
 from ..protocol.tables import listing
+from ..protocol.times import parse_duration
 
 
 class GpuListApp(Verb):
@@ -86,11 +87,19 @@ class GpuDrainApp(ServiceVerb):
     """
 
     reason = option("", "Why, for everybody who waits.")
+    within = option(
+        0.0,
+        """They are to be empty after this time: programs that can save their state (on_preempt, run
+        --requeue) are asked to stop before. Left out: they run until they end.""",
+        parse_duration,
+    )
 
     def run(self, arguments: list[str]) -> int:
         if (arguments or self.whole) and not self.reason.strip():
             raise UsageError('say why, for everybody who waits: --reason "its fan is replaced"')
-        return self.call(arguments, Method.GPU_DRAIN, Method.NODE_DRAIN, reason=self.reason)
+        said: dict[str, Any] = {"within": self.within} if self.within else {}
+        said["reason"] = self.reason
+        return self.call(arguments, Method.GPU_DRAIN, Method.NODE_DRAIN, **said)
 
 
 class GpuResumeApp(ServiceVerb):

@@ -1,8 +1,9 @@
 """A holder: it runs where an engine gave GPUs, with a node manager for these, until they go.
 
 It joins the pool by the token in its letter. Before the end it takes its host out of service, so
-that people are told and what idles leaves the GPUs; what still computes shortly before the end
-loses its lease with the reason. All of this works without the pool, which may be away.
+that people are told, what idles leaves the GPUs, and programs that can save their state stop. What
+still computes shortly before the end loses its lease with the reason. All of this works without the
+pool, which may be away.
 
 Slurm sends SIGTERM to every process of a job, not only to the first. The node manager must live
 until the GPUs are empty: so it is started with SIGTERM blocked, and ended by SIGINT.
@@ -174,11 +175,13 @@ class HolderVerb(WithCommand, ABC):
                 if seconds <= notice:
                     why = f"{self.what} ends at {time.strftime('%H:%M', time.localtime(ends))}"
                     why = f"{self.what} {_CUT_SHORT}" if self._told_to_end else why
+                    last = min(_LAST, notice / 3)
                     if why != drained:
-                        there.call(Method.NODE_DRAIN, reason=why)
+                        within = max(0.0, seconds - last)
+                        there.call(Method.NODE_DRAIN, reason=why, within=within)
                         print(f"Nothing new begins: {why}.", flush=True)
                     drained = why
-                    left = _left(there, why if seconds <= min(_LAST, notice / 3) else "")
+                    left = _left(there, why if seconds <= last else "")
             if not left or seconds <= 0:
                 self._keep_usage(place)
                 print(*(f"{one} still has memory there." for one in left), sep="\n", flush=True)

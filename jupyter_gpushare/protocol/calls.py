@@ -572,12 +572,20 @@ class GpuParams:
     gpu: GpuId
 
 
+Within = Annotated[
+    float | None,
+    Range(0.0, 1e9),
+    "seconds after which they are to be empty: programs that can save their state stop before",
+]
+
+
 @dataclass(frozen=True, slots=True)
 class DrainParams:
     """The GPU to take out of service, and the reason for everybody."""
 
     gpu: GpuId
     reason: Annotated[str, Text(NAME, LINE_PATTERN), "one line; everybody who waits reads it"]
+    within: Within = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -585,6 +593,7 @@ class NodeDrainParams:
     """Why all GPUs of the node are out of service."""
 
     reason: Annotated[str, Text(NAME, LINE_PATTERN), "one line; everybody who waits reads it"]
+    within: Within = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,18 @@ def test_a_gpu_is_drained_listed_waited_for_and_put_back(node: LiveNode) -> None
     assert node.here("gpu", "resume", index).stdout == f"GPU {index}: already in service\n"
 
 
+def test_a_program_that_can_stop_does_before_its_gpu_is_to_be_empty(node: LiveNode) -> None:
+    runs = node.spawn("run", "--requeue", "--", "sleep", "1000")
+    (lease,) = until(lambda: node.json("leases")["leases"], "it has a GPU")
+    index = str(lease["gpus"][0]["index"])
+    node.here("gpu", "drain", index, "--reason", WHY)
+    assert runs.poll() is None
+    node.here("gpu", "drain", index, "--reason", WHY, "--within", "30s")  # less than stop_grace
+    until(lambda: lease["id"] not in str(node.json("leases")), "it has stopped, and asks again")
+    runs.terminate()
+    runs.communicate(timeout=60)
+
+
 def test_for_programs(node: LiveNode) -> None:
     drained = node.json("gpu", "drain", "0", "1", "--reason", WHY)["gpus"]
     assert [gpu["out_of_service"]["reason"] for gpu in drained] == [WHY, WHY]

@@ -8,14 +8,16 @@ import itertools
 import pytest
 from hypothesis import given, settings, strategies as st
 from support.policy_turns import CONFIG, Actor, TurnWorld
-from support.policy_world import GIB, World, gpu, plain_config, task, why_waits
+from support.policy_world import GIB, World, gpu, plain_config, replayed, task, why_waits
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import demand
 from jupyter_gpushare.policy.recall import backfill, moving, patience
+from jupyter_gpushare.policy.recall.stopping import grace
 from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.model import (
     DefaultClass,
+    EnvironmentName,
     HolderAction,
     LeaseId,
     LeasePhase,
@@ -23,6 +25,7 @@ from jupyter_gpushare.policy.words.model import (
     Quota,
     Request,
     Rung,
+    TaskKind,
 )
 from jupyter_gpushare.policy.words.recalls import Give, RecallPhase, Why
 from jupyter_gpushare.policy.words.turns import Moving, TurnPhase
@@ -105,6 +108,53 @@ def test_nothing_else_is_stopped(asked: Request, parts: dict[str, float]) -> Non
     world.request("bob", 2)
     seconds(world, 20 * AFTER)
     assert stopped(world) == []
+
+
+DRAINED = 300.0
+
+
+@pytest.mark.parametrize(
+    ("asked", "kernel", "stops"),
+    [
+        (STOPS, None, True),
+        (Request(priority_class=INTERACTIVE, stops=True), None, True),
+        (Request(priority_class=INTERACTIVE, stops=True), "k1", False),
+        (SILENT, None, False),
+    ],
+    ids=["batch", "interactive", "notebook", "said-nothing"],
+)
+@pytest.mark.parametrize("whole", [False, True])
+def test_before_its_gpu_is_to_be_empty_a_program_that_said_how_stops(
+    asked: Request, kernel: str | None, stops: bool, whole: bool
+) -> None:
+    """Though nobody waits, and however short it has computed; not where no time was said."""
+    world = host(stop_after=0.0)
+    kind = TaskKind.PROCESS if kernel is None else TaskKind.KERNEL
+    of = dataclasses.replace(task(1, kernel), kind=kind)
+    world.run(cmd.RequestLease(world.at, LeaseId("L1"), EnvironmentName("alice"), of, asked, True))
+    uuid = None if whole else gpu(0).uuid
+    world.run(cmd.TakeOut(world.at, uuid, "its fan", "root"))
+    seconds(world, DRAINED)
+    assert stopped(world) == []
+    world.run(cmd.TakeOut(world.at, uuid, "its fan", "root", DRAINED))
+    seconds(world, DRAINED - GRACE - 1)
+    assert stopped(world) == []
+    world.state = replayed(world.state)
+    seconds(world, 2)
+    assert stopped(world) == ["L1"] * stops
+
+
+def test_a_program_that_is_to_stop_at_once_has_as_long_as_there_is() -> None:
+    world = host()
+    world.request("alice", 1, STOPS)
+    world.drain(within=5.0)
+    assert stopped(world) == ["L1"]
+    recall = world.state.recall(LeaseId("L1"), Give.STOP)
+    assert recall is not None
+    told = (world.state, world.config, world.state.leases["L1"], recall)
+    assert grace(*told) == 5.0
+    world.put_back()
+    assert grace(world.state, *told[1:]) == GRACE
 
 
 @pytest.mark.parametrize("pid", [1, 4])

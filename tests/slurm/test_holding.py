@@ -57,6 +57,49 @@ def test_a_cancelled_jobs_successor_takes_its_people_over_with_their_variables(
     assert later in holding.jobs()
 
 
+#: Computes until it is stopped for the first time; then it goes on where it was, and ends.
+TRAINING = """
+import os, time
+import jupyter_gpushare as gpushare
+
+begun = step = int(open("step").read()) if os.path.exists("step") else 0
+
+@gpushare.on_preempt
+def save():
+    with open("step", "w") as file:
+        file.write(str(step))
+
+print("from", step, flush=True)
+while not begun or step < begun + 10:
+    time.sleep(0.02)
+    step += 1
+    gpushare.checkpoint()
+print("done", flush=True)
+"""
+
+
+def test_a_program_that_can_stop_saves_before_the_job_ends_and_goes_on_in_the_next(
+    cluster: Slurm, holding: Holding
+) -> None:
+    holding.keep("--max=2")
+    job = holding.comes("n1")
+    (cluster.home(PERSON) / "train.py").write_text(TRAINING)
+    lines = [
+        f"export JUPYTER_GPUSHARE_SOCKET={holding.sockets}/n1.sock",
+        "exec jupyter gpushare run --requeue -- python train.py",
+    ]
+    person = cluster.submit(PERSON, "\n".join(lines), "--nodelist=n1")
+    cluster.says(person, "from 0")
+    cluster.ask("root", "scancel", job)
+    cluster.ends(person)
+    told = cluster.out(person)
+    step = (cluster.home(PERSON) / "step").read_text()
+    assert f"from {step}\n" in told
+    assert told.strip().endswith("done")
+    assert cluster.job(person)["Restarts"] == "0"
+    assert "still has memory" not in holding.log(job)
+
+
 def test_the_commands_of_the_page_do_what_it_says(cluster: Slurm, holding: Holding) -> None:
     """With as many GPUs as these hosts have, its folder of sockets, and a small program."""
     keep, server = (text.replace(FOLDER, str(holding.sockets)) for text in BLOCKS)

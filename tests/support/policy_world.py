@@ -348,8 +348,10 @@ class World:
     def pin(self, lease: str, seconds: float | None = None) -> core.Decision:
         return self.run(cmd.Pin(self.at, *self.caller(lease)[:2], seconds))
 
-    def drain(self, index: int = 0, reason: str = "fan replaced") -> core.Decision:
-        return self.run(cmd.TakeOut(self.at, gpu(index).uuid, reason, "root"))
+    def drain(
+        self, index: int = 0, reason: str = "fan replaced", within: float | None = None
+    ) -> core.Decision:
+        return self.run(cmd.TakeOut(self.at, gpu(index).uuid, reason, "root", within))
 
     def put_back(self, index: int = 0) -> core.Decision:
         return self.run(cmd.PutBack(self.at, gpu(index).uuid, "root"))

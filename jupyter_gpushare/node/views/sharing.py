@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...policy.books import compute, shares
 from ...policy.books.state import Lease, State
+from ...policy.recall import stopping
 from ...policy.turns import expected, order
 from ...policy.words.config import PolicyConfig
 from ...policy.words.model import GpuUuid
@@ -82,8 +83,10 @@ def _interruption(
     away: Why | None,
 ) -> doc.Interruption | None:
     stop = state.recall(lease.id, Give.STOP)
-    if stop is not None and stop.is_out and at < stop.since + config.stop_grace:
-        return {"what": "stops", "until": stop.since + config.stop_grace + offset}
+    if stop is not None and stop.is_out:
+        until = stop.since + stopping.grace(state, config, lease, stop)
+        if at < until:
+            return {"what": "stops", "until": until + offset}
     recall = state.memory_recall(lease.id)
     why = recall.why if recall is not None and (recall.is_out or recall.moving) else away
     if why is not None and why.at_work:

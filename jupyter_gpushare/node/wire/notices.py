@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 from ...policy.books import shares
 from ...policy.books.state import Lease, State
 from ...policy.decide import out_of_service
+from ...policy.recall import stopping
 from ...policy.recall.offers import QUIET
 from ...policy.say.effects import TellRecall, TellTurn
 from ...policy.say.texts import (
@@ -308,7 +309,7 @@ def _recall(effect: TellRecall, scene: Scene) -> Iterator[Told]:
     if lease is None or recall is None:
         return
     if give is Give.STOP:
-        seconds = scene.config.stop_grace
+        seconds = stopping.grace(state, scene.config, lease, recall)
         asked = _asks(lease.id, give, recall.why, [], stop_text(recall.why, seconds))
         asked["seconds"] = seconds
     else:

@@ -254,9 +254,11 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
         at, LeaseId(p.lease), p.reason, who.environment
     ),
     msg.Method.GPU_DRAIN: lambda at, who, p, _: cmd.TakeOut(
-        at, GpuUuid(p.gpu), p.reason, who.environment
+        at, GpuUuid(p.gpu), p.reason, who.environment, p.within
     ),
-    msg.Method.NODE_DRAIN: lambda at, who, p, _: cmd.TakeOut(at, None, p.reason, who.environment),
+    msg.Method.NODE_DRAIN: lambda at, who, p, _: cmd.TakeOut(
+        at, None, p.reason, who.environment, p.within
+    ),
     msg.Method.NODE_RESUME: lambda at, who, p, _: cmd.PutBack(at, None, who.environment),
     msg.Method.GPU_RESUME: lambda at, who, p, _: cmd.PutBack(at, GpuUuid(p.gpu), who.environment),
 }

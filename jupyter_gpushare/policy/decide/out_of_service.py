@@ -1,7 +1,8 @@
 """GPUs that an admin took out of service: nothing new is granted there, and tasks leave in time.
 
 On such a GPU no lease is granted, no reservation grows and no limit is lifted. A task that computes
-goes on until it ends. An idle task is asked to leave nothing behind (:mod:`..recall`), and gets
+goes on until it ends; if the GPU is to be empty by a time, one that can save its state is asked to
+stop before. An idle task is asked to leave nothing behind (:mod:`..recall`), and gets
 another GPU if its memory can be moved. The GPU comes back, so a request that needs it waits.
 """
 
@@ -19,20 +20,21 @@ from .serving import serve
 
 
 def take_out(draft: Draft, command: cmd.TakeOut) -> Decision:
-    """Take a GPU out of service, or say another reason for it.
+    """Take a GPU out of service, or say another reason for it, or until when it is to be empty.
 
     Of the whole node all are taken out but those that are out for a reason of their own.
     """
+    until = None if command.within is None else draft.at + command.within
     if command.gpu is None:
         before = draft.state.drained
-        draft.emit(ev.ServiceChanged(draft.at, None, command.reason, command.by))
+        draft.emit(ev.ServiceChanged(draft.at, None, command.reason, command.by, until=until))
         return Done(count=keep_out(draft, before))
     if command.gpu not in draft.state.gpus:
         return Refuse(RefusalReason.UNKNOWN_GPU, texts.NO_SUCH_GPU)
     known = draft.state.out.get(command.gpu)
-    if known is not None and known.reason == command.reason:
+    if known is not None and known.reason == command.reason and until is None:
         return Done()
-    draft.emit(ev.ServiceChanged(draft.at, command.gpu, command.reason, command.by))
+    draft.emit(ev.ServiceChanged(draft.at, command.gpu, command.reason, command.by, until=until))
     return Done(count=1)
 
 
@@ -44,7 +46,8 @@ def keep_out(draft: Draft, before: OutOfService | None = None) -> int:
     known = draft.state.out
     serve = [uuid for uuid in draft.state.gpus if known.get(uuid) in (None, before)]
     for uuid in sorted(serve, key=lambda uuid: draft.state.gpus[uuid].gpu.order):
-        draft.emit(ev.ServiceChanged(draft.at, uuid, drained.reason, drained.by, with_node=True))
+        why = (drained.reason, drained.by)
+        draft.emit(ev.ServiceChanged(draft.at, uuid, *why, with_node=True, until=drained.until))
     return len(serve)
 
 

@@ -50,7 +50,9 @@ def _problem_changed(state: State, event: ev.ProblemChanged) -> State:
 @evolves(ev.ServiceChanged)
 def _service_changed(state: State, event: ev.ServiceChanged) -> State:
     with_node = event.with_node or event.gpu is None
-    out = None if event.reason is None else OutOfService(event.reason, event.by, with_node)
+    out = None
+    if event.reason is not None:
+        out = OutOfService(event.reason, event.by, with_node, event.until)
     if event.gpu is None:
         return replace(state, drained=out)
     if out is None:

@@ -42,6 +42,7 @@ SOURCES: Final[tuple[Callable[[State, PolicyConfig], Iterator[Offer]], ...]] = (
     moving.served,
     stopping.stopped,
     stopping.promised,
+    stopping.leaving,
     reclaiming.reclaimed,
 )
 _PRICE: Final = {give: price for price, give in enumerate(Give)}

@@ -5,6 +5,9 @@ Nothing costs more, so this is the last thing that is asked for; and only of a p
 interactive request that nothing cheaper helps, or a promise on its GPU that is late although batch
 tasks there have shrunk to their least share. The one that has computed most is asked first. One
 that only waits for its turn is asked, too: it has the memory. It is asked, and never killed.
+
+On a GPU that is to be empty by a time any such program is asked, however short it has computed and
+of whatever class, `stop_grace` seconds before: it would lose what it has not saved.
 """
 
 from __future__ import annotations
@@ -16,29 +19,54 @@ from ..books import compute, demand
 from ..books.state import Lease, State
 from ..turns import terms
 from ..words.config import PolicyConfig
-from ..words.model import LeaseId, LeasePhase, PriorityClass
+from ..words.model import LeaseId, LeasePhase, PriorityClass, TaskKind
 from ..words.promises import Cause
-from ..words.recalls import Give, Why
+from ..words.recalls import Give, Recall, Why
 from . import patience
 from .offers import Offer
 
 
 def due(state: State, config: PolicyConfig, lease: Lease) -> float | None:
     """Boot time from which a task may be asked to stop; ``None``: it may not."""
-    request = lease.request
-    can = (
-        config.stop_after > 0
-        and request.stops
-        and request.priority_class is PriorityClass.BATCH
-        and lease.phase is LeasePhase.HELD
-        and not lease.stalled
-        and not lease.is_resuming
-    )
-    if not can:
+    if config.stop_after <= 0 or not compute.is_batch(lease) or not _can(lease):
         return None
     computed = (lease.granted_at or 0.0) + config.stop_after
     asked = patience.next_ask(Give.STOP, state.recall(lease.id, Give.STOP))
     return max(computed, asked, lease.turn_pinned_until or -math.inf)
+
+
+def _can(lease: Lease) -> bool:
+    """Whether a program has GPUs and can be asked to stop."""
+    is_here = lease.phase is LeasePhase.HELD and not lease.stalled and not lease.is_resuming
+    return lease.request.stops and is_here
+
+
+def until(state: State, lease: Lease) -> float | None:
+    """Boot time by which a GPU of this lease is to be empty; ``None``: nobody said that."""
+    out = (state.out.get(part.gpu) for part in lease.allocations)
+    return min((one.until for one in out if one and one.until is not None), default=None)
+
+
+def grace(state: State, config: PolicyConfig, lease: Lease, recall: Recall) -> float:
+    """Seconds that a program which is asked has for saving its state."""
+    ends = until(state, lease)
+    left = config.stop_grace if ends is None else ends - recall.since
+    return max(1.0, min(config.stop_grace, left))
+
+
+def leaving(state: State, config: PolicyConfig) -> Iterator[Offer]:
+    """Programs on GPUs that are to be empty by a time. O(leases).
+
+    A person's notebook is no program: it is parked as soon as its cell ends.
+    """
+    for lease in state.leases.values() if state.out else ():
+        is_program = lease.task.kind is not TaskKind.KERNEL or compute.is_batch(lease)
+        memory, ends = state.memory_recall(lease.id), until(state, lease)
+        moves = memory is not None and memory.moving > 0
+        if ends is not None and is_program and _can(lease) and not moves:
+            asked = patience.next_ask(Give.STOP, state.recall(lease.id, Give.STOP))
+            due_at = max(ends - config.stop_grace, asked)
+            yield Offer(lease.id, Give.STOP, Why.OUT_OF_SERVICE, due_at, False, (lease.order,))
 
 
 def person_waits(state: State) -> bool:

@@ -13,7 +13,7 @@ from ..books.table import replace
 from ..words.model import BudgetLevel, Bytes, ClaimPhase, GpuUuid, LeasePhase
 from ..words.moves import InvariantBroken
 from ..words.promises import MOST_FLOORS, WHOLE
-from ..words.recalls import MEMORY, Give, RecallKey, RecallPhase
+from ..words.recalls import MEMORY, Give, RecallKey, RecallPhase, Why
 from ..words.turns import TurnPhase
 
 
@@ -135,8 +135,8 @@ def _recalls(state: State) -> None:
             holds = state.turn_phase(key.lease) is TurnPhase.HOLDS
             _require(holds, f"{key.lease} is asked for a turn that it has not")
         if key.give is Give.STOP:
-            batch = held and compute.is_batch(lease)
-            _require(batch, f"{key.lease} is asked to stop and is no batch task with GPUs")
+            may = compute.is_batch(lease) or recall.why is Why.OUT_OF_SERVICE
+            _require(held and may, f"{key.lease} is asked to stop and is no batch task with GPUs")
             can = lease.request.stops or not recall.is_out
             _require(can, f"{key.lease} is asked to stop and cannot")
         if key.give in MEMORY:

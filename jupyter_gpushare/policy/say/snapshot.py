@@ -74,9 +74,9 @@ def _summary(state: State) -> Iterator[ev.Event]:
         if gpu.problem is not None:
             yield ev.ProblemChanged(at, gpu.gpu.uuid, gpu.problem)
     for uuid, out in sorted(state.out.items()):
-        yield ev.ServiceChanged(at, uuid, out.reason, out.by, out.with_node)
-    if state.drained is not None:
-        yield ev.ServiceChanged(at, None, state.drained.reason, state.drained.by)
+        yield ev.ServiceChanged(at, uuid, out.reason, out.by, out.with_node, out.until)
+    if (whole := state.drained) is not None:
+        yield ev.ServiceChanged(at, None, whole.reason, whole.by, until=whole.until)
     for item in sorted(state.queue.waiting.values(), key=lambda item: item.order):
         lease = state.leases[item.lease]
         if lease.phase is LeasePhase.PARKED:

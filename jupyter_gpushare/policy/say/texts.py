@@ -403,9 +403,9 @@ DELAYS: Final = (
 
 
 def stop_text(why: Why, seconds: float) -> str:
-    """What a batch program is told that is to save its state and end."""
+    """What a program is told that is to save its state and end."""
     return (
-        f"This batch program is to save its state and end within {seconds:g} s, because "
+        f"This program is to save its state and end within {seconds:g} s, because "
         f"{why.reason.because}."
     )
 

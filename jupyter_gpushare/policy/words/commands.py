@@ -324,12 +324,14 @@ class Revoke(Command):
 class TakeOut(Command):
     """An admin takes a GPU out of service: nothing new is granted there.
 
-    ``gpu`` is ``None`` for all GPUs of the node, and those that come later.
+    ``gpu`` is ``None`` for all GPUs of the node, and those that come later. They are to be empty
+    ``within`` so many seconds, where that is said.
     """
 
     gpu: GpuUuid | None
     reason: str
     by: EnvironmentName
+    within: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,13 +228,14 @@ class ServiceChanged(Event):
     """An admin took a GPU out of service for a ``reason``; ``None``: put it back.
 
     ``gpu`` is ``None`` for the whole node, with all GPUs that come later. ``with_node``: it is out
-    because the node is.
+    because the node is. It is to be empty by ``until`` (boot time), where that was said.
     """
 
     gpu: GpuUuid | None
     reason: str | None
     by: EnvironmentName
     with_node: bool = since(3, False)
+    until: float | None = since(3, None)
 
 
 @recorded(

@@ -240,12 +240,14 @@ class Gpu:
 class OutOfService:
     """An admin took a GPU out of service. People whose requests wait can read the ``reason``.
 
-    ``with_node``: with the whole node, and not by itself.
+    ``with_node``: with the whole node, and not by itself. It is to be empty by ``until`` (boot
+    time); ``None``: whenever its tasks have ended.
     """
 
     reason: str
     by: EnvironmentName
     with_node: bool = False
+    until: float | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)
