@@ -17,6 +17,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from traitlets import TraitType
 from traitlets.config import Config
 
 from ..hub.configuration import spawner_sections, value
@@ -106,9 +107,13 @@ def on_kubernetes(spawner: Any, host: str) -> None:
 
 
 def on_slurm(spawner: Any, host: str) -> None:
-    """Tell batchspawner's SlurmSpawner: its job runs on this node."""
-    options = _configured(spawner, "req_options")
-    spawner.req_options = f"{options} --nodelist={host}".strip() if host else options
+    """Tell batchspawner's SlurmSpawner: its job runs on this node.
+
+    On the command line, which goes before the script: a form such as jupyterhub_moss' may write
+    options of its person into that one, in place of all others.
+    """
+    submit = _configured(spawner, "batch_submit_cmd")
+    spawner.batch_submit_cmd = f"{submit} --nodelist={host}" if host else submit
 
 
 def place_servers(c: Config, socket: str) -> str:
@@ -137,7 +142,11 @@ def place_servers(c: Config, socket: str) -> str:
     forms = [
         value(c, section, "options_form", "") for section in spawner_sections(c, "options_form")
     ]
-    if not any(forms) and not value(c, "KubeSpawner", "profile_list", None):
+    # A class with a form of its own, such as jupyterhub_moss', has a method in the setting's place.
+    own = isinstance(spawner, type) and not isinstance(
+        getattr(spawner, "options_from_form", None), TraitType
+    )
+    if not any(forms) and not own and not value(c, "KubeSpawner", "profile_list", None):
         c.Spawner.options_form = options_form()
         c.Spawner.options_from_form = options_from_form
     return said

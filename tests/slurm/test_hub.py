@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +20,9 @@ from support.slurmhub import SlurmHub
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600), needs_hub]
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/hub-on-slurm.md"
-#: The page's two configurations: servers as jobs of their own, and as programs of the holder's.
-OWN_JOBS, INSIDE = (
+#: The page's configurations: servers as jobs of their own, such jobs by jupyterhub_moss' form, and
+#: servers as programs of the holder's.
+OWN_JOBS, FORM, INSIDE = (
     textwrap.dedent(block)
     for block in re.findall(r"^ *```python\n(.*?)^ *```", PAGE.read_text("utf-8"), re.DOTALL | re.M)
 )
@@ -48,6 +51,42 @@ def test_servers_are_jobs_of_their_own_where_the_pool_says_and_outlive_the_holde
         hub.comes(first, but=holder)
         assert "has 42" in alice.run("request(gpus=2); print('has', x + 1)")
         assert slurm.state(own) == "RUNNING"
+
+
+def test_a_server_that_the_form_of_jupyterhub_moss_asks_for_goes_where_the_pool_says(
+    slurm: Slurm,
+) -> None:
+    pytest.importorskip("jupyterhub_moss")
+    form = FORM.replace("/opt/jupyter/bin", str(Path(sys.executable).parent))
+    with SlurmHub(slurm, OWN_JOBS + form) as hub:
+        hub.keep("--min=2", "--max=2")
+        hub.comes("n2")
+        hub.comes("n1")
+        where = set()
+        for name in ("alice", "bob"):
+            person = hub.person(name)
+            with contextlib.closing(person.browser()) as browser:
+                page = browser.get("/hub/spawn")
+                assert "Notebooks that share GPUs" in page.text
+                # An option of the person's own cannot lead to another host.
+                answer = browser.post(
+                    "/hub/spawn",
+                    params={"_xsrf": browser.cookies.get("_xsrf", path="/hub/")},
+                    data={
+                        **{"partition": "gpu", "runtime": "0:30:00", "nprocs": "1", "ngpus": "0"},
+                        **{"options": "--nodelist=n1", "environment_id": "default"},
+                        "default_url": "/lab",
+                    },
+                    headers={"Referer": str(page.url)},
+                )
+            assert answer.status_code == 200, answer.text
+            wait_for(person.is_ready, 90, f"{name}'s server; log:\n{hub.tail()}")
+            kernel = person.start_kernel()
+            assert "has 41" in kernel.run("import os; " + GET.format(2))
+            job = kernel.run("print(os.environ['SLURM_JOB_ID'])").strip()
+            assert slurm.job(job)["TimeLimit"] == "00:30:00"
+            where.add(kernel.run(WHERE).strip())
+        assert where == {"n1", "n2"}
 
 
 @pytest.fixture(scope="module")

@@ -179,27 +179,29 @@ async def test_batchspawners_job_goes_to_the_host(pool: tuple[Ranking, str]) -> 
     class Slurm(batchspawner.SlurmSpawner):  # type: ignore[misc, name-defined]
         """Hands the script to nobody."""
 
-        script = ""
+        command = script = ""
 
         async def run_command(self, cmd: str, input: str | None = None, env: Any = None) -> str:
-            self.script = input or ""
+            self.command, self.script = cmd, input or ""
             return "209"
 
         def get_env(self) -> dict[str, str]:
             return {}
 
-    spawner = _made(Slurm, req_options="--exclusive", req_homedir="/home/alice")
+    spawner = _made(Slurm, batch_submit_cmd="sbatch --parsable", req_homedir="/home/alice")
     spawner.cmd = ["jupyterhub-singleuser"]
-    spawner.user_options = {"gpus": 1, "gpu_memory": "24GiB"}
+    # What a form of jupyterhub_moss says takes the place of all options in the script.
+    spawner.user_options = {"gpus": 1, "gpu_memory": "24GiB", "options": "--exclusive"}
     hook = Placed(on_slurm, socket=socket)
     for host in ("b", "a"):
         ranking.rank(host)
         await hook(spawner)
         await spawner.submit_batch_script()
-        assert f"#SBATCH --exclusive --nodelist={host}\n" in spawner.script
+        assert spawner.command.endswith(f" sbatch --parsable --nodelist={host}")
+        assert "#SBATCH --exclusive\n" in spawner.script
         assert "--mem" not in spawner.script
     await Placed(on_slurm, socket=socket + "-gone")(spawner)
-    assert spawner.req_options == "--exclusive"
+    assert spawner.batch_submit_cmd == "sbatch --parsable"
 
 
 def _plain(c: Config, section: str, name: str) -> Any:
@@ -251,6 +253,14 @@ def test_setup_keeps_an_administrators_form_and_spawner(tmp_path: Path) -> None:
     c = Config()
     assert "use PoolSpawner" in place_servers(c, "/run/pool.sock")
     assert _plain(c, "Spawner", "pre_spawn_hook") is None
+
+
+def test_a_spawner_with_a_form_of_its_own_keeps_it() -> None:
+    c = Config()
+    c.JupyterHub.spawner_class = pytest.importorskip("jupyterhub_moss").MOSlurmSpawner
+    place_servers(c, "/run/pool.sock")
+    assert _plain(c, "Spawner", "options_form") is None
+    assert c.Spawner.pre_spawn_hook._place is on_slurm
 
 
 NOBODYS = ("-oproxycommand=touch {} #", "x;touch {};", "$(touch {})", "-x", "a b", "x\ny", "")
