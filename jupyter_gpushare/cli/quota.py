@@ -119,6 +119,7 @@ class QuotaSetApp(Whose):
         if not named:
             raise UsageError("say what to set: --gpus N, --memory SIZE, --gpu-hours N, …")
         with self.connect() as node:
+            # A part of a GPU, which only the node's own GPUs make bytes of.
             if isinstance(share := named.get("memory"), float):
                 named["memory"] = int(share * self.smallest(node))
             quota = node.call(Method.QUOTA_SET, **whose, **named)

@@ -79,6 +79,7 @@ class Redactor:
         # The longest first: a path before the name that ends it.
         for known in sorted(self._known, key=len, reverse=True):
             text = text.replace(known, mark(known))
+            # Also as it stands in JSON, with its escapes.
             text = text.replace(json.dumps(known)[1:-1], mark(known))
         for pattern in (_TOLD, _BEARER, _IN_URL):
             text = pattern.sub(
@@ -120,6 +121,7 @@ def _unquoted(text: str) -> tuple[str, str]:
 
 
 def _once(text: str) -> str:
+    # Several patterns may find the same text, and a mark of a mark would compare with nothing.
     return text if re.fullmatch(r"<[0-9a-f]{6}>", text) else mark(text)
 
 

@@ -90,6 +90,8 @@ def _own(needs: Needs, function: Any) -> Callable[..., Any]:
 
     async def async_generator(*arguments: Any, **named: Any) -> Any:
         async with _hold(needs), aclosing(function(*arguments, **named)) as inner:
+            # By hand, as there is no `yield from` here: what the caller sends or throws must reach
+            # it.
             step = anext(inner)
             while True:
                 try:
@@ -123,6 +125,7 @@ async def _hold(needs: Needs) -> AsyncIterator[Grant]:
     ours = broker()
     entering = asyncio.ensure_future(asyncio.to_thread(blocks.enter, ours, needs, stopped.is_set))
     try:
+        # Shielded: the thread that asks cannot be stopped, and what it gets must be given back.
         grant = await asyncio.shield(entering)
     except asyncio.CancelledError:
         stopped.set()

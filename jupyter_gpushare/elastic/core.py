@@ -165,6 +165,7 @@ def told(status: Status, event: Mapping[str, Any], begun: float) -> Status:
             return _moved(more, Phase.CHANGING, reason)
         case {"event": "trains", "rank": int(rank), "world": int(world)}:
             index, lease = event.get("index"), str(event["lease"])
+            # Workers begin anew with each change; the same lease has been there since before.
             known = {held.lease: held.since for held in status.ranks.values()}
             where = Rank(
                 *(str(event["host"]), str(event["gpu"]), lease, known.get(lease, at)),

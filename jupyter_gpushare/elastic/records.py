@@ -52,6 +52,7 @@ class Records(Stored):
         """A new job. Raises `ElasticError`."""
         name, folder = cls.checked(plan.job.name), cls.folder()
         made = folder / f".{name}.{os.getpid()}"
+        # Made under another name, so that nobody finds half of it.
         made.mkdir(mode=0o700, parents=True)
         (made / "checkpoints").mkdir(0o700)
         (made / "plan").touch(0o600)

@@ -142,6 +142,7 @@ def _viewer(model: Mapping[str, Any], token: str) -> Viewer:
     return Viewer(
         f"{kind}:{name}",
         token,
+        # A service may be called as a user is, and must not be taken for that one.
         environment=name if kind == "user" else f"{kind}:{name}",
         groups=tuple(sorted(map(str, model.get("groups") or ()))),
         admin=kind == "user" and model.get("admin") is True,

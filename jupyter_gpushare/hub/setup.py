@@ -391,6 +391,7 @@ def _shared_token(path: Path) -> str:
     if _only_looks.get() and not path.exists():
         return "(made when JupyterHub starts)"
     try:
+        # Exclusively: two that start at the same time must not each make a token of their own.
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:

@@ -26,6 +26,7 @@ from .core import Card, End, Row
 #: What a worker must not have from whoever starts it: it asks for a lease of its own.
 NOT_INHERITED: Final = (
     *(names.LEASE, names.SECRET, names.RUN, names.RESTARTS, names.NOTEBOOK_SOCKET),
+    # A kernel's `MPLBACKEND` names a backend that draws in a notebook, which a worker is not.
     *("CUDA_VISIBLE_DEVICES", "JPY_PARENT_PID", "MPLBACKEND"),
 )
 #: Seconds that a worker has to end when it has said that it is ready, or was told to stop.

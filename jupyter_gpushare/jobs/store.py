@@ -61,6 +61,7 @@ class Stored(ABC):
     def names(cls) -> list[str]:
         """This user's jobs of this kind, the newest first."""
         folder, first = cls.folder(), cls.parts[0]
+        # With a dot at the beginning it is just being made, or removed.
         found = sorted(folder.glob(first.format("[!.]*")), key=lambda one: -one.stat().st_mtime)
         end = first.removeprefix("{}")
         return [str(path.relative_to(folder)).removesuffix(end) for path in found]
@@ -128,6 +129,7 @@ class Stored(ABC):
         except FileNotFoundError:
             return False
         try:
+            # Shared: two who look do not take each other for whoever runs it.
             fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True

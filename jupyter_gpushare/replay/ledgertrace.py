@@ -74,6 +74,7 @@ class _Lease:
             case ev.ActivityChanged.__name__:
                 self._is_busy(at, data["activity"] == "busy")
             case ev.LeaseParked.__name__:
+                # The record has the sum of all its GPUs.
                 self.kept = max(self.kept, data.get("memory", 0) // max(1, self.gpus))
                 self.has_gpus = False
                 self._stops(at)  # a cell that was stopped for it goes on later

@@ -125,6 +125,7 @@ class LeaseEvents:
                 self._ended[lease["id"]] = lease
             else:
                 self._send(describe(action, lease))
+        # Also without a change here: a refusal shows in the history only.
         self._wanted = True
         if not self._is_reading:
             self._is_reading = True

@@ -66,6 +66,7 @@ class Elsewhere:
         ]
         if not sessions:
             raise NodeProblem("not_found", "This kernel belongs to no notebook.")
+        # First the new one: where it does not start, the notebook keeps the kernel that it has.
         new: str = await ensure_async(
             self._kernels.start_kernel(
                 kernel_name=spec, path=sessions[0]["path"], env=self._environ(kernel_id, host)

@@ -1,5 +1,17 @@
 """Fit both families of models to records, choose the better one of each metric, and try what was
-chosen on families that neither the fit nor the choice has seen."""
+chosen on families that neither the fit nor the choice has seen.
+
+There are hundreds of records, not thousands, and people will ask about models that none of them is
+like. So a good figure is easily had, and says nothing: by an error on what was fitted, by a choice
+that was made with an eye on what it is judged by, or by a sister of the model that is asked about.
+Two things are done against that. A *family* (all sizes of one architecture) is asked about by what
+was fitted without it (`splits`); the figures of models whose sisters were known stand beside that
+one. And the choice between the ways is made inside of what is known, by families that are left out
+there in turn (`chosen`), before others judge it (`choices`, `tried`).
+
+The time is asked with the utilisation that was predicted, as in use, though it is fitted with the
+measured one: so the utilisation comes first.
+"""
 
 from __future__ import annotations
 

@@ -68,6 +68,7 @@ class TorchAdapter:
     def after(self, module: Any, grant: Grant | None) -> None:
         """Limit the memory now if CUDA runs, else when it starts; again when the limit changes."""
         self._grant = grant
+        # Only there the exit code counts by which Lightning ends on SIGTERM.
         if self._is_requeued:
             self._is_requeued = False
             from .lightning import stops_are_told

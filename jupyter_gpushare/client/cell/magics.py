@@ -1,7 +1,16 @@
 """``%gpushare`` and ``%%gpushare`` in IPython and notebooks, and their traits.
 
-Every kernel loads this when it starts, so the rest of us (the session, the
-renderer) is imported only when a magic is used.
+A magic decides nothing. It reads a line, asks this process's broker, and has the renderer show what
+came of it. What a person may type stands in one table (`VERB_OPTIONS`, `OPTIONS`), from which the
+parsers and the completions are made. A mistake is told in one line, as a ``UsageError``: where in
+our code it was noticed helps nobody.
+
+`%%gpushare` above a cell is the one with a life of its own. It compiles the cell before it asks for
+a lease, runs it as IPython would have run it, in the same namespaces, and gives the lease back
+whatever the cell raised.
+
+Every kernel loads this when it starts, so the rest of us (the session, the renderer) is imported
+only when a magic is used.
 """
 
 from __future__ import annotations
@@ -401,6 +410,7 @@ class GpuShareMagics(Magics):
         ask, wish, began = _ask(where, options), _wish(options), time.monotonic()
         if options.dry_run:
             return self._dry_run(cell)
+        # Before anything is asked for: a slip in the cell must cost no wait in the queue.
         run = self._compiled(cell)
         from ..requests.blocks import covers
 
@@ -417,6 +427,7 @@ class GpuShareMagics(Magics):
         try:
             grant = broker().request(ask)
         except KeyboardInterrupt as interrupt:
+            # Ctrl-C that came after the grant: the cell does not run, so nobody would give it back.
             if (late := broker().grant) is not None:
                 _give_back(late)
             raise stopped_waiting(interrupt, "left the queue; the cell did not run.") from None

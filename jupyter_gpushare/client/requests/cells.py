@@ -54,6 +54,8 @@ class Cells:
         """
         me = threading.get_ident()
         self._stopped.pop(me, None)
+        # Widgets' messages come here, too: what is said then would stand below a cell that has
+        # ended.
         if self._activity.busy:
             self._say.deliver()
         self._progress.begins()

@@ -69,6 +69,7 @@ class Promises:
                 "its parent's: name it there, as `jupyter gpushare run --deadline`."
             )
         deadline = wish.deadline
+        # The deadline counts from the person's word, and the node manager's from now.
         if deadline is not None:
             deadline -= waited
             if deadline <= 0:

@@ -139,6 +139,7 @@ class OwnLease:
         if self.parked == lease:
             self.parked_grant = None
         elif self.grant is not None and self.grant.lease == lease:
+            # Kept for `settle`: by then nothing else says on which GPUs CUDA was started.
             self._lost_gpus, self.grant = self.gpus, None
         else:
             return False
@@ -147,6 +148,7 @@ class OwnLease:
 
     def settle(self) -> None:
         """Change the environment after the loss of a lease, on the user's thread."""
+        # Once: the mark goes with the first call, and the state stays for whoever asks.
         if self.state is OwnState.LOST and names.LEASE in self._environ:
             if cuda_started():
                 self.cuda_had = self._lost_gpus

@@ -74,6 +74,7 @@ class Line:
         return isinstance(node, Mapping) and node.get("simulated") is True
 
     def _new(self) -> Session:
+        # Somebody asks outright, so the socket is tried again.
         self._deserted = False
         if not self.configured or self._found is None:
             raise NodeUnavailable(

@@ -39,6 +39,7 @@ class Preferences:
 
         A notebook's are those that are saved now: its Jupyter server is asked.
         """
+        # A server that is busy, or gone, does not take back what it said before.
         self._notebook = ask_server(self._environ) or self._notebook
         return self.ask_as_known() if own is None else own.over(self.settings.ask)
 

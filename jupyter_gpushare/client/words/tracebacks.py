@@ -71,6 +71,7 @@ def without_us(traceback: TracebackType, *, ends_here: bool) -> TracebackType:
         entries.append(entry)
         entry = entry.tb_next
     kept = [_name(one.tb_frame) != f"{_OURS}._boot" for one in entries]
+    # Both ways from each frame of the hook: the import's own frames stand on both sides of it.
     for order in (range(1, len(kept)), range(len(kept) - 2, -1, -1)):
         step = order.step
         for place in order:

@@ -172,6 +172,8 @@ class Walk:
                         self.tally = Tally()
                     most = self.follow(program, times * repeats, counted and kind is None)
                     if kind is not None:
+                        # Its parts were counted apart, for their FLOPs alone: to the table it is
+                        # one node.
                         parts, self.tally = self.tally.nodes(), before
                         if counted:
                             flops = sum(n.flops for n in parts) // times
