@@ -125,6 +125,7 @@ class Play:
         time.sleep(1.0)
         first = self.jobs[0]
         self.slurm.ask("root", "scancel", first)
+        self.cancelled = time.time()
         self.story.tell("an administrator", f"scancel {first}, while carol's cell computes")
         self.carol.done()
         for person in self.people:
@@ -203,7 +204,7 @@ def main() -> int:
         play.ends()
         play.goes_on()
         if options.svg:
-            paint(play.held(), play.bands(), play.began, options.svg)
+            paint(play.held(), play.bands(), play.began, play.cancelled, options.svg)
             story.tell("a picture", f"of who had a GPU when: {options.svg}")
 
     return told(played)

@@ -21,8 +21,13 @@ class Band:
     computed: list[Span]
 
 
-def paint(jobs: list[tuple[str, Span]], bands: list[Band], began: float, path: Path) -> None:
-    """Draw it; the time begins at ``began``. Raises :class:`ImportError` without matplotlib."""
+def paint(
+    jobs: list[tuple[str, Span]], bands: list[Band], began: float, cancelled: float, path: Path
+) -> None:
+    """Draw it; the time begins at ``began``. Raises :class:`ImportError` without matplotlib.
+
+    ``cancelled``: when somebody cancelled the first job.
+    """
     ends = max(end for band in bands for _, end in band.computed)
     keys = [
         {"facecolor": "#555555", "label": "held by a job"},
@@ -39,6 +44,8 @@ def paint(jobs: list[tuple[str, Span]], bands: list[Band], began: float, path: P
             draw(0, [(begin, end)], 0.62, facecolor="#555555")
             place = (max(0.0, begin - began) + 0.4, 0)
             axis.annotate(name, place, color="white", va="center")
+        draw(0, [(cancelled, cancelled + 0.15)], 0.62, facecolor="white")
+        axis.annotate("scancel", (cancelled - began + 0.6, 0), color="white", va="center")
         for row, band in enumerate(bands, 1):
             colour = COLOURS[row]
             draw(row, band.had, 0.62, facecolor=colour, alpha=0.3)
