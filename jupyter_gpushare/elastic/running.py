@@ -86,11 +86,6 @@ class Job(Running):
         """The file with what all workers print."""
         return self._records.output
 
-    @property
-    def leader(self) -> int:
-        """The leader's process."""
-        return self._leader.pid
-
     # -- inside -------------------------------------------------------------------------
 
     def _started(self, lock: int) -> subprocess.Popen[bytes]:

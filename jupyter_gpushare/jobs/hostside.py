@@ -242,10 +242,7 @@ class Attempt:
         except ValueError:
             return None  # the worker was killed while it wrote
         if "granted" in said:
-            gpus = tuple(said["granted"])
-            # A host of an earlier release tells no numbers.
-            numbers = tuple(said.get("numbers") or ("",) * len(gpus))
-            self._tell(Granted(*self._id, gpus, numbers))
+            self._tell(Granted(*self._id, tuple(said["granted"]), tuple(said["numbers"])))
         elif "report" in said:
             self._tell(Reported(*self._id, said["report"]))
         elif "lost" in said:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,15 +24,6 @@ class Viewer:
     admin: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Deed:
-    """Something that an administrator did to the pool."""
-
-    at: float
-    by: str
-    text: str
-
-
 class Pool(Protocol):
     """What the pages ask of a pool of hosts. All calls raise :class:`NodeProblem`."""
 
@@ -51,8 +42,8 @@ class Pool(Protocol):
     def groups(self) -> object:
         """The groups whose GPUs breathe, for the template."""
 
-    async def deeds(self, viewer: Viewer) -> Sequence[Deed]:
-        """What people did to the pool, the newest first."""
+    async def deeds(self, viewer: Viewer) -> Sequence[Mapping[str, Any]]:
+        """What people did to the pool, the newest first: ``wall``, ``by``, ``text``."""
 
     async def ask(
         self, method: Method | PoolMethod, viewer: Viewer, **params: Any

@@ -12,7 +12,7 @@ from typing import Any, Final
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.pages.hosts import Host, Own
 from jupyter_gpushare.pages.shown import Shown
-from jupyter_gpushare.pages.viewer import Deed, Viewer
+from jupyter_gpushare.pages.viewer import Viewer
 from jupyter_gpushare.pool.answers import PoolAnswers, own_quota
 from jupyter_gpushare.pool.manager import PoolManager
 from jupyter_gpushare.pool.state import Host as PoolHost
@@ -107,10 +107,9 @@ class HubPool:
         """The groups whose GPUs breathe."""
         return pool_groups(self._manager.state)
 
-    async def deeds(self, viewer: Viewer) -> list[Deed]:
+    async def deeds(self, viewer: Viewer) -> list[dict[str, Any]]:
         """What people did to the pool, the newest first. Raises :class:`NodeProblem`."""
-        told = await self.ask(PoolMethod.HISTORY, viewer, limit=_DEEDS)
-        return [Deed(one["wall"], one["by"], one["text"]) for one in told["events"]]
+        return list((await self.ask(PoolMethod.HISTORY, viewer, limit=_DEEDS))["events"])
 
     async def ask(
         self, method: Method | PoolMethod, viewer: Viewer, **params: Any

@@ -14,11 +14,12 @@ import json
 import os
 import pwd
 import socket
-import struct
 import subprocess
 import sys
 import threading
 from typing import Any, Final
+
+from ..protocol import sockets
 
 #: Seconds in which a caller must have said whom it is for.
 _PATIENCE: Final = 10.0
@@ -54,7 +55,7 @@ class Door:
                         caller.sendall(json.dumps({"error": f"{error}"}).encode() + b"\n")
 
     def _let_in(self, caller: socket.socket) -> None:
-        if _who(caller) != os.geteuid():
+        if sockets.peer(caller)[1] != os.geteuid():
             raise PermissionError("only root comes through this door")
         # Byte by byte: what follows the line is for the command.
         line = b""
@@ -90,7 +91,7 @@ def enter(path: str, person: str, command: list[str]) -> None:
     """Run ``command`` behind the door, with this process's input and output."""
     with socket.socket(socket.AF_UNIX) as door:
         door.connect(path)
-        if _who(door) != os.geteuid():
+        if sockets.peer(door)[1] != os.geteuid():
             raise PermissionError(f"{path} belongs to somebody else")
         door.sendall(json.dumps({"person": person, "command": command}).encode() + b"\n")
         threading.Thread(target=_hand_in, args=(door,), daemon=True).start()
@@ -104,12 +105,6 @@ def _hand_in(door: socket.socket) -> None:
         while some := os.read(0, _SOME):
             door.sendall(some)
         door.shutdown(socket.SHUT_WR)
-
-
-def _who(other: socket.socket) -> int:
-    """The user at the other end."""
-    told = other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", told)[1])
 
 
 def main() -> None:

@@ -178,7 +178,7 @@ def test_it_outlives_its_first_worker_and_goes_on_from_the_breakpoint(
         elastic.run(trained(tmp_path, 1), data=data(240), name="digits")
     with pytest.raises(elastic.ElasticError, match="has a leader already"):
         elastic.load("digits")
-    leader = psutil.Process(job.leader)
+    leader = psutil.Process(job._leader.pid)
     found: list[Any] = []
     for process in (leader, *leader.children(recursive=True)):
         found += process.net_connections("tcp")
@@ -242,16 +242,16 @@ def test_jobs_have_a_leader_each_and_one_whose_leaders_all_die_ends_with_the_rea
     doomed = elastic.run(trained(tmp_path / "doomed", 80), data=data(240), max_gpus=1, name="dies")
     killed: set[int] = set()
     for _ in range(MOST_LEADERS):
-        until(lambda: doomed.leader not in killed, "another leader takes its place", WITHIN)
-        killed.add(doomed.leader)
-        os.kill(doomed.leader, signal.SIGKILL)
+        until(lambda: doomed._leader.pid not in killed, "another leader takes its place", WITHIN)
+        killed.add(doomed._leader.pid)
+        os.kill(doomed._leader.pid, signal.SIGKILL)
     assert doomed.wait(WITHIN)
     status = doomed.status()
     assert status.phase is elastic.Phase.FAILED
     assert "The leader's process ended with the code -9. It was the 4th one." in status.reason
-    assert job.leader not in killed
+    assert job._leader.pid not in killed
     until(lambda: {one["job"] for one in node.status()["leases"]} == {"lives"}, "all given back")
-    os.kill(job.leader, signal.SIGKILL)
+    os.kill(job._leader.pid, signal.SIGKILL)
     until(lambda: len(entries(job.status())) > 1, "another leader goes on", WITHIN)
     status = done(job, tmp_path, 800)
     assert any("Another one takes its place" in text for _, text in status.said)
