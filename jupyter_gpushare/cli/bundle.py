@@ -153,8 +153,7 @@ def _secrets(environ: Mapping[str, str]) -> Iterable[str]:
             yield value
     from ..client.words.settings import read_token
 
-    token = read_token(environ)
-    if token:
+    if token := read_token(environ):
         yield token
 
 

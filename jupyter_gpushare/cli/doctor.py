@@ -95,8 +95,7 @@ class DoctorApp(Verb):
         # As the Jupyter server reads it.
         server = JupyterApp(config_file_name="jupyter_gpushare_config")
         server.load_config_file()
-        configured = server.config.get("GpuShareExtension", {}).get("ledger")
-        if configured:
+        if configured := server.config.get("GpuShareExtension", {}).get("ledger"):
             return Path(str(configured))
         from ..ledger.place import look, mounts
         from ..protocol.address import host_id

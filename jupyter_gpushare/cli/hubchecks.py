@@ -184,8 +184,7 @@ def _others_file(port: int | None, ours: Path) -> Path | None:
             if each.status == psutil.CONN_LISTEN and each.laddr.port == port and each.pid
         }
         for process in (parent for pid in listening for parent in psutil.Process(pid).parents()):
-            found = hubs_file(process.cmdline(), process.cwd())
-            if found is not None:
+            if (found := hubs_file(process.cmdline(), process.cwd())) is not None:
                 return None if os.path.realpath(found) == os.path.realpath(ours) else found
     except psutil.Error:  # another user's, or gone by now
         return None

@@ -529,8 +529,7 @@ class Signals:
         libc = ctypes.CDLL(None, use_errno=True)
         self._fd = int(libc.signalfd(-1, mask, os.O_CLOEXEC | os.O_NONBLOCK))
         if self._fd < 0:
-            code = ctypes.get_errno()
-            raise Refused(f"The system gives no signalfd: {os.strerror(code)}")
+            raise Refused(f"The system gives no signalfd: {os.strerror(ctypes.get_errno())}")
 
     def close(self) -> None:
         os.close(self._fd)

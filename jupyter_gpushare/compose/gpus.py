@@ -93,8 +93,7 @@ def _problems(gpu: doc.Gpu) -> Iterator[doc.Fact]:
         by = f" ({name(out['by'])})" if out["by"] else ""
         still = f"{counted(out['leases'], 'lease is', 'leases are')} still there."
         still, why = still if out["leases"] else _EMPTY, ended(name(out["reason"], 500))
-        words = f"Out of service{by}: {why} {still}"
-        yield said("problem", words, tone="warn")
+        yield said("problem", f"Out of service{by}: {why} {still}", tone="warn")
     for one in gpu["squatters"]:
         who = "A process" if one["pid"] is None else f"Process {one['pid']}"
         used = "memory" if one["memory"] is None else size(one["memory"])

@@ -115,8 +115,7 @@ class RoundRobin(Generic[T]):
 
     def put(self, owner: Hashable, thing: T) -> None:
         """Add a thing behind the others of its owner."""
-        paused = self._paused.get(owner)
-        if paused is not None:
+        if (paused := self._paused.get(owner)) is not None:
             paused.append(thing)
             return
         mine = self._waiting.get(owner)

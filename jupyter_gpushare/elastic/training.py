@@ -368,8 +368,7 @@ def keep(model: Any, optimizer: Any = None, scheduler: Any = None, **more: Any) 
         return model
     from torch.nn.parallel import DistributedDataParallel
 
-    ids = [0] if device().type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=ids)
+    return DistributedDataParallel(model, device_ids=[0] if device().type == "cuda" else None)
 
 
 def batches(
@@ -522,8 +521,7 @@ def _joined() -> None:
 def _end_with_parent() -> None:
     import multiprocessing
 
-    parent = multiprocessing.parent_process()
-    if parent is not None:
+    if (parent := multiprocessing.parent_process()) is not None:
         parent.join()
         os._exit(AGAIN)
 

@@ -295,8 +295,7 @@ def _is_managed(node: str | None, kind: SpawnerKind) -> bool:
 def quotas_as_text(quotas: Mapping[str, Any]) -> str:
     """``quotas`` as a node manager's environment says them. Raises :class:`SetupError`."""
     known = ("default", "groups", "users")
-    unknown = sorted(set(quotas) - set(known))
-    if unknown:
+    if unknown := sorted(set(quotas) - set(known)):
         raise SetupError(f"quotas: unknown {unknown[0]!r}; known are {', '.join(known)}.")
     try:
         return json.dumps({part: dict(told) for part, told in quotas.items() if told})

@@ -241,8 +241,7 @@ def ended(state: State, number: int, attempt: int, end: End) -> tuple[State, Pha
     if phase is not Phase.QUEUED:
         return state, phase
     # One whose host failed goes last, for it may be the model that fells hosts.
-    last = end is End.HOST_FAULT
-    queue = (*state.queue, number) if last else (number, *state.queue)
+    queue = (*state.queue, number) if end is End.HOST_FAULT else (number, *state.queue)
     return replace(state, queue=queue), None
 
 

@@ -90,14 +90,12 @@ class OneHost:
 
     def stop(self, number: int, attempt: int) -> None:
         """Let a worker save its state and end."""
-        running = self._attempts.get((number, attempt))
-        if running is not None:
+        if (running := self._attempts.get((number, attempt))) is not None:
             running.stop()
 
     def kill(self, number: int, attempt: int) -> None:
         """End a worker, which has nothing to save, at once."""
-        running = self._attempts.get((number, attempt))
-        if running is not None:
+        if (running := self._attempts.get((number, attempt))) is not None:
             running.kill()
 
     def events(self, within: float) -> list[Event]:

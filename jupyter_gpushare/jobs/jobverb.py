@@ -40,8 +40,7 @@ class JobVerb(Verb, ABC):
         try:
             if wishes:
                 self.no_arguments(arguments)
-            looked = self.looked()
-            if looked is not None:
+            if (looked := self.looked()) is not None:
                 return looked
             running = self.begun(arguments)
         except ValueError as error:

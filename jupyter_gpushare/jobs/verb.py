@@ -141,8 +141,7 @@ class SweepApp(JobVerb):
         shown, live, over = "", sys.stderr.isatty(), False
         while not over:
             over = running.wait(0.5)
-            text = str(self._status(running))
-            if text != shown:
+            if (text := str(self._status(running))) != shown:
                 back = f"\x1b[{shown.count(chr(10)) + 1}F\x1b[J" if live and shown else ""
                 print(f"{back}{text}", file=sys.stderr, flush=True)
                 shown = text

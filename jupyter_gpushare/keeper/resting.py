@@ -31,8 +31,7 @@ def rate(before: Used, now: Used) -> float:
 
 def wants(before: Used, now: Used, usual: float) -> bool:
     """Whether the program computed more since ``before`` than at its ``usual`` rate."""
-    usually = MORE * usual * (now.at - before.at)
-    return now.seconds - before.seconds > usually + GRAIN
+    return now.seconds - before.seconds > MORE * usual * (now.at - before.at) + GRAIN
 
 
 def processor_time(pids: Iterable[int], proc: str = "/proc") -> float:

@@ -91,8 +91,7 @@ def json_object(body: bytes, *known: str) -> dict[str, Any]:
         raise bad_request(f"The body is not JSON ({error}).") from error
     if not isinstance(read, dict):
         raise bad_request("The body must be a JSON object.")
-    unknown = sorted(set(read) - set(known))
-    if unknown:
+    if unknown := sorted(set(read) - set(known)):
         raise bad_request(
             f"Unknown key {unknown[0][:64]!r}; known are {', '.join(map(repr, known))}."
         )

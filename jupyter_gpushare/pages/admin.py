@@ -27,7 +27,6 @@ from .page import (
     is_admin,
     part_of,
 )
-from .viewer import Deed
 
 EVENTS: Final = 200
 _MOST_LEASES: Final = 100  # rows of everybody's leases
@@ -175,7 +174,7 @@ class AdminHandler(AdminPage):
             "deeds": await self._deeds(),
         }
 
-    async def _deeds(self) -> Sequence[Deed]:
+    async def _deeds(self) -> Sequence[Mapping[str, Any]]:
         """What people did to the pool; a pool that cannot read its ledger says so in its log."""
         if self.site.hosts is None:
             return ()
@@ -212,8 +211,7 @@ class RevokeFormHandler(AdminPage):
         self.leave("admin", note, **self.at(node))
 
     async def _form(self, node: str, lease: str, reason: str, mistake: str) -> None:
-        status = await self.admin_status(node, whole=True)
-        every = views.leases(status, everybody=True)
+        every = views.leases(await self.admin_status(node, whole=True), everybody=True)
         found = next((one for one in every if one.key == lease), None)
         if found is None:
             message = "There is no such lease any more: it has ended."

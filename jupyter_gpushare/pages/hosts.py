@@ -222,8 +222,7 @@ def _expected(status: Json, gpus: Sequence[HostGpu], waiting: int) -> tuple[floa
     if not waiting:
         return (0.0, 0.0) if any(gpu.is_empty and not gpu.out for gpu in gpus) else None
     for row in reversed(status["queue"]):
-        estimate = (row.get("outlook") or {}).get("estimate")
-        if estimate:
+        if estimate := (row.get("outlook") or {}).get("estimate"):
             return float(estimate["low"]), float(estimate["high"])
     return None
 

@@ -209,8 +209,7 @@ class LiveHandler(Asking, Listener):
 
         def hear() -> None:
             nonlocal before
-            now = fingerprint(link.state.status)
-            if now != before:
+            if (now := fingerprint(link.state.status)) != before:
                 before = now
                 self._changed.set()
 

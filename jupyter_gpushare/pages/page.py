@@ -115,8 +115,7 @@ class PageHandler(Asking):
     async def prepare(self) -> None:
         # Before the first header could be needed: set_default_headers() runs before initialize().
         self.set_header("Content-Security-Policy", self.site.policy())
-        waits = super().prepare()
-        if waits is not None:
+        if (waits := super().prepare()) is not None:
             await waits
 
     def page(self, template: str, *, admin: bool, **view: Any) -> None:
@@ -198,8 +197,7 @@ class PageHandler(Asking):
             )
             if wanted.chosen:
                 self.node_named(wanted.chosen)
-        pool = self.site.hosts
-        if pool is not None:
+        if (pool := self.site.hosts) is not None:
             return await self._look_at_pool(pool, wanted)
         answers = await self.every_node(Method.STATUS)
         known = [

@@ -107,8 +107,7 @@ class Pool(Configurable):
 
     @validate("quotas")
     def _check_quotas(self, proposal: dict[str, Any]) -> dict[str, Any]:
-        unknown = sorted(set(proposal["value"]) - {"default", "groups", "users"})
-        if unknown:
+        if unknown := sorted(set(proposal["value"]) - {"default", "groups", "users"}):
             raise TraitError(f"Pool.quotas: unknown {unknown[0]!r}; say default, groups or users.")
         return dict(proposal["value"])
 

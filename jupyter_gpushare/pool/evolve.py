@@ -169,8 +169,7 @@ def changed(host: Host, here: dict[Environment, Here]) -> set[Environment]:
 @_evolves(ev.HostSilent)
 def _silent(state: State, event: ev.HostSilent) -> State:
     host = state.hosts[event.host]
-    now = replace(host, connected=False, expired=event.expired)
-    return _with(state, now, host.everybody)
+    return _with(state, replace(host, connected=False, expired=event.expired), host.everybody)
 
 
 @_evolves(ev.AuthorityRotated, ev.ReportAsked)
@@ -287,8 +286,7 @@ def _requoted(state: State, whose: Environment | None, book: QuotaBook) -> State
 
 @_evolves(*get_args(ChangesBook))
 def _book_changed(state: State, event: ChangesBook) -> State:
-    whose = getattr(event, "environment", None)
-    return _requoted(state, whose, state.quotas.after(event))
+    return _requoted(state, getattr(event, "environment", None), state.quotas.after(event))
 
 
 @_evolves(ev.GroupsTold)

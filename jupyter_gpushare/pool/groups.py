@@ -110,8 +110,7 @@ def breathe(draft: Draft, members: dict[Environment, GroupName]) -> None:
     owed = _serve(draft, {one: of for one, of in waiting.items() if one not in reclaimed}, members)
     taken = _victims(draft.state, owed)
     for one in sorted({*reclaimed, *taken}):
-        name = member_of(draft.state, one)
-        if name is not None:
+        if (name := member_of(draft.state, one)) is not None:
             back = texts.given_back(draft.state.groups[name])
             beyond = is_beyond(draft.state, name)
             plan(draft, one, group=name, beyond=beyond, taken=taken.get(one), give_back=back)

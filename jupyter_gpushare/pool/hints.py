@@ -54,5 +54,4 @@ def _hints(draft: Draft, host: Host, free: list[tuple[Host, HostGpu]]) -> Iterat
         if held >= draft.state.quota(host, one).gpus:
             continue
         free.pop(0)
-        text = texts.hint(other.name, gpu.kind)
-        yield HintParams(one, other.name, 1, gpu.kind, text)
+        yield HintParams(one, other.name, 1, gpu.kind, texts.hint(other.name, gpu.kind))

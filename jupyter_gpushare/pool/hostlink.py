@@ -110,8 +110,7 @@ class HostLink:
             if state.status is None:
                 self.problem = state.message
                 continue
-            report = self._read(state.status)
-            if report is not None:
+            if (report := self._read(state.status)) is not None:
                 self.problem = ""
                 connected, generation = True, state.generation
                 await self._have(partial(cmd.HostReported, host=self.host, report=report))
@@ -157,8 +156,7 @@ class HostLink:
             self._failed("report", problem)
             return
         await self.budget.may_report()
-        report = self._read(document)
-        if report is not None:
+        if (report := self._read(document)) is not None:
             await self._have(partial(cmd.HostReported, host=self.host, report=report))
 
     # -- out ---------------------------------------------------------------------------------------

@@ -48,8 +48,7 @@ async def serving(settings: Pool, log: logging.Logger) -> AsyncIterator[PoolMana
             await socket.start()
             if settings.metrics_port:
                 registry, address = manager.metrics.registry, settings.metrics_address
-                exporter = metricsport.serve(registry, address, settings.metrics_port)
-                stack.callback(exporter.stop)
+                stack.callback(metricsport.serve(registry, address, settings.metrics_port).stop)
         except (LedgerError, NoAuthority, NotJoined, ValueError) as error:
             raise CannotServe(str(error)) from error
         except OSError as error:

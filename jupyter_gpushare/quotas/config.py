@@ -35,8 +35,7 @@ def parse_quota(where: str, given: Any, node: NodeSize) -> Quota:
     """
     if not isinstance(given, Mapping):
         raise ValueError(f'{where}: a quota is a dict like {{"gpus": 1, "memory": "16GiB"}}.')
-    unknown = sorted(set(given) - WHOLE)
-    if unknown:
+    if unknown := sorted(set(given) - WHOLE):
         raise ValueError(f"{where}: unknown {', '.join(unknown)}; known are {', '.join(FIELDS)}.")
     named = {"gpus": "all", **given}
     if named["gpus"] == "all":

@@ -175,8 +175,7 @@ class HubQuotas:
         try:
             await self._in_ledger(lambda ledger: ledger.remember(KEPT, answer))
         except LedgerError as error:
-            why = str(error)
-            if why != self._unkept:
+            if (why := str(error)) != self._unkept:
                 self._log.error("The quotas of JupyterHub's groups could not be kept: %s", why)
         self._unkept = why
 

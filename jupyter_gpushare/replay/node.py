@@ -244,8 +244,7 @@ class VirtualNode(World[_Run]):
                 self._after(0.0, self._turn_moved, self._runs.get(event.lease))  # type: ignore[attr-defined]
         # Measured at once: memory that goes is gone here without delay, and others may wait for it.
         if self.state.draining:
-            freed = dict.fromkeys(gpu for _lease, gpu in self.state.draining)
-            self._observe(freed)
+            self._observe(dict.fromkeys(gpu for _lease, gpu in self.state.draining))
         return step.decision
 
     def _keep_time(self) -> None:
@@ -376,8 +375,7 @@ class VirtualNode(World[_Run]):
             return ()
         whole = len(run.session.submits) == 1
         seconds = promising.expected(run.session, 0) if whole else None
-        is_sure = promising.error <= SURE
-        return (Expected(KIND, SHARE, memory or self.memory, seconds, is_sure),)
+        return (Expected(KIND, SHARE, memory or self.memory, seconds, promising.error <= SURE),)
 
     def _send(self, run: _Run) -> None:
         self._sent(run)
@@ -653,8 +651,7 @@ class VirtualNode(World[_Run]):
         if run.phase is _Phase.PAUSED and self._has_turn(run):
             run.phase = _Phase.STARTING
             run.turn += 1
-            alone = run.lease not in self.state.turns
-            wait = 0.0 if alone else self.behaviour.turns.hand_over
+            wait = self.behaviour.turns.hand_over if run.lease in self.state.turns else 0.0
             self._later(wait, self._start, run)
         elif run.phase is _Phase.COMPUTING and not self._has_turn(run):
             self._later(self.behaviour.turns.step, self._gate, run)

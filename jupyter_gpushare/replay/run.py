@@ -128,8 +128,7 @@ def play(
         for number in range(part, len(sizes), of)
     }
     for number, session in assign(source.sessions(), sizes):
-        node = nodes.get(number)
-        if node is not None and session.start < window.end:
+        if (node := nodes.get(number)) is not None and session.start < window.end:
             node.run_until(session.start)
             node.add(session)
     # One after the other, so that each node's state is freed before the next one is finished.

@@ -203,8 +203,7 @@ class ReplayApp(Verb):
         if self.load:
             return Runs(self.load, self.gpus, self.days, self.seed)
         people = self.people or self.gpus
-        mix = parse_mix(self.mix)
-        return Population(people, self.days, mix, seed=self.seed)
+        return Population(people, self.days, parse_mix(self.mix), seed=self.seed)
 
     def _write(self, source: Source) -> int:
         if not self.generate:

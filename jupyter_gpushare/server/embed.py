@@ -143,8 +143,7 @@ class EmbeddedNode:
 
     async def leave(self) -> None:
         """Stop supervising, but let our child serve until :meth:`end_child` or our death."""
-        pid = self.pid
-        if pid is not None and self._left is None:
+        if (pid := self.pid) is not None and self._left is None:
             with contextlib.suppress(ProcessLookupError):
                 self._left = os.pidfd_open(pid)
         if self._task is not None:
@@ -299,8 +298,7 @@ async def _next_line(stream: asyncio.StreamReader) -> str | None:
             continue
         if not line:
             return None
-        text = line.decode("utf-8", "replace").rstrip()
-        if text:
+        if text := line.decode("utf-8", "replace").rstrip():
             return text
 
 

@@ -150,8 +150,7 @@ class GpuShareExtension(ExtensionApp):
 
     def find(self) -> str | None:
         """Return the socket of the node manager that this server and its kernels use."""
-        configured = self.configured_socket()
-        if configured is not None:
+        if (configured := self.configured_socket()) is not None:
             return configured
         if self.node is not None and self.node.takes_part:
             return self.node.socket
@@ -285,8 +284,7 @@ class GpuShareExtension(ExtensionApp):
         self.handlers.extend(kernel_routes(self.pythons, self.elsewhere))
         told, pages = self.audiences
         self.handlers.append(live_route(self.link, told))
-        settings = self._server.web_app.settings
-        site = make_site(self.link, settings, self.static_url_prefix)
+        site = make_site(self.link, self._server.web_app.settings, self.static_url_prefix)
         self.handlers.extend(page_routes(self.link, site, pages))
 
     @property
@@ -305,8 +303,7 @@ class GpuShareExtension(ExtensionApp):
         await self.door.open()
         self.lifecycle.start()
         prometheus_client.REGISTRY.register(self.metrics)
-        terminals = self._server.web_app.settings.get("terminal_manager")
-        if terminals is not None:
+        if (terminals := self._server.web_app.settings.get("terminal_manager")) is not None:
             self.kernel_environment.add_to_terminals(terminals)
 
     async def stop_extension(self) -> None:

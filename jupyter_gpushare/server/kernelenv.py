@@ -165,8 +165,7 @@ class KernelEnvironment:
         for name, value in self._settings.items():
             if name not in os.environ:
                 extra.setdefault(name, value)
-        socket = self._socket()
-        if socket is not None:
+        if (socket := self._socket()) is not None:
             extra[names.SOCKET] = socket
             # Without a secret a terminal does not join a lease that the server itself has taken
             # since.
@@ -244,11 +243,9 @@ class KernelEnvironment:
         if update_env is None or kernel_id not in self._kernels:
             return
         env: dict[str, str] = {}
-        socket = self._socket()
-        if socket is not None:
+        if (socket := self._socket()) is not None:
             env[names.SOCKET] = socket
-        session = await self._session_of(kernel_id)
-        if session is not None:
+        if (session := await self._session_of(kernel_id)) is not None:
             wishes = await self._read(session.get("path"), session.get("type"))
             # An empty one, not none: `update_env` only adds, and the wishes of before must go.
             env[names.NOTEBOOK] = wishes or "{}"

@@ -31,8 +31,7 @@ class Feed:
         self._text = ""
 
     def message(self) -> str:
-        state = self.link.state
-        if state is not self._state:
+        if (state := self.link.state) is not self._state:
             self._text = json.dumps(describe(state))
             self._state = state
         return self._text

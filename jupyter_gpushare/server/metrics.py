@@ -83,8 +83,7 @@ class GpuShareCollector(Collector):
             "How long the longest-waiting request has waited.",
             value=max((x["waiting"] for x in status["queue"]), default=0.0),
         )
-        quota = status.get("quota")
-        if quota is not None:
+        if (quota := status.get("quota")) is not None:
             yield GaugeMetricFamily(
                 "jupyter_gpushare_quota_gpus", "GPUs this user may hold.", value=quota["gpus"]
             )

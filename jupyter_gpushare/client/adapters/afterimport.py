@@ -33,8 +33,7 @@ class _Finder:
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         spec = importlib.util.find_spec(name)
         loader: Any = None if spec is None else spec.loader
-        run = getattr(loader, "exec_module", None)
-        if run is not None:
+        if (run := getattr(loader, "exec_module", None)) is not None:
 
             def exec_module(module: ModuleType) -> None:
                 run(module)

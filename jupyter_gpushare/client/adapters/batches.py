@@ -69,8 +69,7 @@ class BatchGate:
     def _install(self, module: ModuleType) -> None:
         kind: Any = getattr(module, "CallbackList", None)
         for name in _METHODS:
-            method = getattr(kind, name, None)
-            if callable(method):
+            if callable(method := getattr(kind, name, None)):
                 setattr(kind, name, self._with_gate(method, name))
         if callable(begins := getattr(kind, "on_epoch_begin", None)):
             kind.on_epoch_begin = self._with_epoch(begins)

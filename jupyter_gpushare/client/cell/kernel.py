@@ -229,8 +229,7 @@ class Messages:
         handlers = getattr(self._kernel, "shell_handlers", None)
         if isinstance(handlers, dict) and "comm_msg" in handlers:
             self._handle, handlers["comm_msg"] = handlers["comm_msg"], self.comm_msg
-        inspect = getattr(self._kernel, "do_inspect", None)
-        if inspect is not None:
+        if (inspect := getattr(self._kernel, "do_inspect", None)) is not None:
             self._inspect, self._kernel.do_inspect = inspect, self.do_inspect
 
     def uninstall(self) -> None:
@@ -301,16 +300,14 @@ def before_use(ip: Any, cell: str) -> None:
 def watch_of(ip: Any) -> CellWatch | None:
     """The watch over the cells of the shell ``ip``, if there is one."""
     for callback in ip.events.callbacks["pre_run_cell"]:
-        watch = getattr(callback, "__self__", None)
-        if isinstance(watch, CellWatch):
+        if isinstance(watch := getattr(callback, "__self__", None), CellWatch):
             return watch
     return None
 
 
 def install(ip: Any) -> CellWatch:
     """Watch the cells of the shell ``ip``, once."""
-    known = watch_of(ip)
-    if known is not None:
+    if (known := watch_of(ip)) is not None:
         return known
     watch = CellWatch(ip)
     ip.ast_transformers.append(watch.gate)
@@ -330,7 +327,6 @@ def uninstall(ip: Any) -> None:
     ip.ast_transformers[:] = [one for one in ip.ast_transformers if not isinstance(one, Gate)]
     for event in ("pre_execute", "pre_run_cell", "post_run_cell", "post_execute"):
         for callback in tuple(ip.events.callbacks[event]):
-            watch = getattr(callback, "__self__", None)
-            if isinstance(watch, CellWatch):
+            if isinstance(watch := getattr(callback, "__self__", None), CellWatch):
                 ip.events.unregister(event, callback)
                 watch.messages.uninstall()

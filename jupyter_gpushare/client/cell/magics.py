@@ -414,8 +414,7 @@ class GpuShareMagics(Magics):
         run = self._compiled(cell)
         from ..requests.blocks import covers
 
-        held = broker().grant
-        if held is not None:
+        if (held := broker().grant) is not None:
             if not covers(held, ask):
                 raise UsageError(
                     f"%%gpushare: the cell asks for {ask.words}, but this kernel "

@@ -139,8 +139,7 @@ class _Places:
     def is_machinery(self, code: CodeType) -> bool:
         """Whether a kernel's event loop runs it by itself."""
         file = code.co_filename
-        package = self._package(file)
-        if package is not None:
+        if (package := self._package(file)) is not None:
             return package.removesuffix(".py") in _MACHINERY
         return file.startswith((*self._library, _OURS, "<frozen "))
 

@@ -214,7 +214,6 @@ def _names(shell: Any) -> Iterator[tuple[str, Any]]:
     hidden = shell.user_ns_hidden
     space = tuple(shell.user_ns.items())
     yield from ((n, v) for n, v in space if n not in hidden and not n.startswith("_"))
-    results = shell.user_ns.get("_oh")
-    if isinstance(results, dict):
+    if isinstance(results := shell.user_ns.get("_oh"), dict):
         yield from ((f"Out[{number}]", value) for number, value in tuple(results.items()))
     yield from ((n, v) for n, v in space if n not in hidden and n.startswith("_") and n != "_oh")

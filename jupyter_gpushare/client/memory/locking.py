@@ -198,8 +198,7 @@ class Locking:
     def _pause(self, session: Session, grant: Grant) -> None:
         """Be locked until the turn comes, if there is need."""
         while self._must_ask and self._is_busy() and not self._barred:
-            why = self._memory.against_lock()
-            if why is not None:
+            if (why := self._memory.against_lock()) is not None:
                 self._bar(why)
                 return
             try:

@@ -25,5 +25,4 @@ def class_of(origin: Origin) -> str:
     """``interactive`` where a person waits, as far as can be told, else ``batch``."""
     if origin.runner or (origin.nohup and not origin.kernel):
         return "batch"
-    waits = origin.kernel or origin.foreground or origin.of_kernel
-    return "interactive" if waits else "batch"
+    return "interactive" if origin.kernel or origin.foreground or origin.of_kernel else "batch"

@@ -122,8 +122,7 @@ def notebook_publisher() -> Any:
 
 def waiting_display() -> Display:
     """The display that fits where this process runs."""
-    publisher = notebook_publisher()
-    if publisher is not None:
+    if (publisher := notebook_publisher()) is not None:
         return NotebookDisplay(publisher)
     return TerminalDisplay(sys.stderr)
 

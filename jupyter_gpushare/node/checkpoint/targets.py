@@ -12,8 +12,7 @@ from jupyter_gpushare.protocol.privateplace import replace_private
 
 def write_targets(path: str, targets: Iterable[Target]) -> None:
     """Replace the file as a whole; without targets there is none. Raises ``OSError``."""
-    text = "".join(f"{target.pid} {target.start_time}\n" for target in targets)
-    if text:
+    if text := "".join(f"{target.pid} {target.start_time}\n" for target in targets):
         replace_private(path, text.encode(), lasting=False)
         return
     with contextlib.suppress(FileNotFoundError):

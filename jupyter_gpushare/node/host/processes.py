@@ -67,8 +67,7 @@ def _parse_stat(text: bytes) -> _Stat:
     # The second field is the command's name in parentheses, and may itself
     # hold spaces, parentheses and newlines: only the last ")" is the end of it.
     fields = text.rpartition(b")")[2].split()
-    ticks = sum(map(int, fields[11:15]))
-    return _Stat(int(fields[1]), int(fields[19]), ticks, fields[0])
+    return _Stat(int(fields[1]), int(fields[19]), sum(map(int, fields[11:15])), fields[0])
 
 
 def _read_stat(pid: int) -> _Stat | None:

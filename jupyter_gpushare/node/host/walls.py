@@ -263,8 +263,7 @@ class Walls:
         if is_new or is_due:
             await self._greet()
         self._place_all()
-        held = self._held(states, members)
-        walls = wanted(limits(self._config, *states), self._whose, held)
+        walls = wanted(limits(self._config, *states), self._whose, self._held(states, members))
         if last.rebuild is not None:  # there may be leases that the ledger does not know yet
             walls = {group: _wider(wall, self._stand.get(group)) for group, wall in walls.items()}
         await self._set(lowered(self._stand, walls))

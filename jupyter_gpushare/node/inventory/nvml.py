@@ -392,8 +392,7 @@ class NvmlInventory:
     def _board_problem(self, board: str) -> str | None:
         """The problem of a physical GPU, apart from XID errors, or ``None``."""
         try:
-            handle = pynvml.nvmlDeviceGetHandleByUUID(board)
-            action = _recovery_action(handle)
+            action = _recovery_action(pynvml.nvmlDeviceGetHandleByUUID(board))
         except pynvml.NVMLError as error:
             _reraise_if_general(error)
             if error.value in _LOST:
@@ -568,8 +567,7 @@ def _samples(handle: _Handle, since: int) -> list[tuple[int, int, float]] | None
     never written or are older than what was asked for: they are left out.
     """
     try:
-        ask = pynvml.nvmlDeviceGetProcessUtilization
-        entries = _if_known(_with_room, ask, handle, since)
+        entries = _if_known(_with_room, pynvml.nvmlDeviceGetProcessUtilization, handle, since)
     except pynvml.NVMLError as error:
         # Nobody worked. pynvml raises "success" where a driver has room for none to tell.
         if error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS):

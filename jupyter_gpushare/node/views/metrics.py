@@ -144,8 +144,7 @@ class NodeMetrics(Collector):
                 durable = True
                 self._events.labels(type(event).__name__).inc()
             if isinstance(event, LeaseGranted):
-                lease = state.leases.get(event.lease)
-                if lease is not None:
+                if (lease := state.leases.get(event.lease)) is not None:
                     waited = max(0.0, event.at - lease.requested_at)
                     self._waits.labels(lease.request.priority_class.value).observe(waited)
             elif isinstance(event, LeaseEnded):
@@ -261,8 +260,7 @@ class NodeMetrics(Collector):
             "Host memory that is promised to tasks that are about to park",
             float(planned),
         )
-        limit = self._manager.config.parked_memory
-        if limit is not None:
+        if (limit := self._manager.config.parked_memory) is not None:
             yield _gauge(
                 "parked_limit_bytes", "Host memory that parked tasks may have", float(limit)
             )
@@ -357,8 +355,7 @@ class Moves:
             case ResumeCancelled():
                 self._resuming.pop(event.lease, None)
             case LeaseGranted():
-                began = self._resuming.pop(event.lease, None)
-                if began is not None:
+                if (began := self._resuming.pop(event.lease, None)) is not None:
                     self._resume.observe(max(0.0, event.at - began))
             case LeaseEnded():
                 self._asked.pop(event.lease, None)

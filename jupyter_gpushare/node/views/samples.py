@@ -217,8 +217,7 @@ def taken(state: State, readings: Readings) -> dict[str, OfGpu]:
             parts[environment] = _both(parts.get(environment, _NOTHING), Part(more, computes))
         for environment, part in parts.items() if reserved else ():
             own = state.reservations.get((environment, gpu))
-            memory = part.memory + (own.memory if own else 0)
-            parts[environment] = Part(memory, part.computes)
+            parts[environment] = Part(part.memory + (own.memory if own else 0), part.computes)
         rest: float | None = books.unleased
         if not reserved and reading.used is not None:
             rest = max(0.0, reading.used - sum(part.memory for part in parts.values()))

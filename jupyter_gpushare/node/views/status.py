@@ -374,8 +374,7 @@ class Sheet:
         """The jobs of which the viewer may know."""
         jobs: list[doc.Job] = []
         for (environment, job), leases in self._job_leases.items():
-            view = viewer.view(leases[0])
-            if view is not View.OTHER:
+            if (view := viewer.view(leases[0])) is not View.OTHER:
                 rows = [self._seen(lease, view) for lease in leases]
                 kind = leases[0].task.job_kind
                 jobs.append(

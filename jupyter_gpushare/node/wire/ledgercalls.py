@@ -207,6 +207,5 @@ class LedgerCalls:
 
     def forget(self, conn: int) -> None:
         """This connection reads no copy any more."""
-        copy = self._copies.pop(conn, None)
-        if copy is not None:
+        if (copy := self._copies.pop(conn, None)) is not None:
             os.close(copy)

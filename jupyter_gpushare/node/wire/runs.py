@@ -399,8 +399,7 @@ class Runs:
             if not runs:
                 return
             try:
-                write = partial(self._manager.ledger.record_runs, runs)
-                await self._manager.in_ledger(write)
+                await self._manager.in_ledger(partial(self._manager.ledger.record_runs, runs))
             except LedgerError as error:
                 self._trouble.came(f"What runs needed could not be recorded: {error}")
                 return  # with the next ones

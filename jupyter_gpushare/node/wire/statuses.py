@@ -101,8 +101,7 @@ class Statuses:
 
     def measured(self, readings: Readings) -> None:
         """Tell watchers about memory in use and utilisation, which change without an event."""
-        now = figures(readings)
-        if now != self._figures:
+        if (now := figures(readings)) != self._figures:
             self._figures = now
             self.news()
 

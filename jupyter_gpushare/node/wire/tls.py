@@ -300,8 +300,7 @@ class TlsPort:
         group = whence.place if whence.place in self._pools else whence.network
         deadline = asyncio.get_running_loop().call_later(self._within, wire.abort)
         self._deadlines[wire] = group, deadline
-        goes = self._admission.arrive(wire, group)
-        if goes is not None:
+        if (goes := self._admission.arrive(wire, group)) is not None:
             goes.abort()
 
     def _shaken(self, wire: SecuredWire) -> None:

@@ -81,8 +81,7 @@ def stand_in(described: Described) -> Any:
     if described.dtype.startswith("key<"):
         keys = jax.random.split(jax.random.key(0), max(1, math.prod(described.shape)))
         return keys.reshape(described.shape)
-    dtype = jnp.dtype(described.dtype)
-    return numpy.broadcast_to(numpy.zeros((), dtype), described.shape)
+    return numpy.broadcast_to(numpy.zeros((), jnp.dtype(described.dtype)), described.shape)
 
 
 def _step(
@@ -235,8 +234,7 @@ class Walk:
             kind = "BiasAdd"
         elif name == "reduce_sum" and self._is_bias_grad(eqn):
             kind = "BiasAddGrad"
-        moved = sum(_bytes(v) for v in (*given, *made))
-        self.tally.add(kind, elements, flops, moved, times)
+        self.tally.add(kind, elements, flops, sum(_bytes(v) for v in (*given, *made)), times)
 
     @staticmethod
     def _is_bias_grad(eqn: Any) -> bool:

@@ -163,8 +163,7 @@ class Walk:
             elements = sum(map(_elements, given))
         elif kind == "MaxPool" or (op.type.endswith("Grad") and op.type != "BiasAddGrad"):
             elements = max(map(_elements, given), default=0)
-        moved = sum(map(_bytes, (*given, *made)))
-        self.tally.add(kind, elements, _flops(op), moved, times)
+        self.tally.add(kind, elements, _flops(op), sum(map(_bytes, (*given, *made))), times)
 
 
 def _repeats(op: Any) -> int:

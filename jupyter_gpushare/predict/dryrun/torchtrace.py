@@ -55,8 +55,7 @@ class Recorder(TorchDispatchMode):
             *others, workspace = out
             out = (*others, workspace.new_empty(rows * width * 31 // 2, dtype=torch.uint8))
         if self.is_on and name not in FREE and not getattr(func, "is_view", False):
-            flops = self._counter.get_total_flops() - before
-            self._record(name, args, kwargs, out, flops)
+            self._record(name, args, kwargs, out, self._counter.get_total_flops() - before)
         return out
 
     def _record(self, name: str, args: Any, kwargs: Any, out: Any, flops: int) -> None:

@@ -230,8 +230,7 @@ class StepMeter:
 
     def _read(self) -> None:
         for device in self._allocator.devices():
-            figures = self._allocator.figures(device)
-            if figures is not None:
+            if (figures := self._allocator.figures(device)) is not None:
                 for seen, most in ((figures.allocated, self._alive), (figures.peak, self._peaks)):
                     of_device = most.setdefault(device, [0, 0])
                     of_device[-1] = max(of_device[-1], seen)

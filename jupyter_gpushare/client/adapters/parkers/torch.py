@@ -125,8 +125,7 @@ class TorchParker:
             raise ParkRefused(f"The GPU memory cannot be parked: {'; '.join(refusals)}.")
         storages = findings.storages
         del findings  # it holds what would else be freed meanwhile
-        copies = self._copy_out(storages)
-        if copies:
+        if copies := self._copy_out(storages):
             self._let_go(copies)
         with suppress(Exception):  # it is parked, whatever the driver says now
             self._allocator.empty_cache()

@@ -47,8 +47,7 @@ def live_objects(*bases: type) -> tuple[list[Any], ...]:
     }
     found: tuple[list[Any], ...] = tuple([] for _ in bases)
     for thing in _of_types(of for of, index in which.items() if index is not None):
-        index = which.get(type(thing))
-        if index is not None:
+        if (index := which.get(type(thing))) is not None:
             found[index].append(thing)
     return found
 
