@@ -123,13 +123,12 @@ class Gates:
 
         Call it again when another framework, or a lease, is here.
         """
-        from ..adapters.batches import BatchGate
-        from ..adapters.parkers.forwards import ForwardGate
-        from ..adapters.trainers import are_followed
-
         is_joined = self._own.state is OwnState.JOINED
         at_step = partial(self._gate, turns, Place.STEP_END)
         if self._batches is None:
+            from ..adapters.batches import BatchGate
+            from ..adapters.trainers import are_followed
+
             at_batch = partial(self._stops, at_step)
             self._batches = BatchGate(at_batch, self._activity.runs_here, self._progress)
             self._batches.watch()
@@ -140,6 +139,8 @@ class Gates:
             is_connected = meter is not None and (meter.on_step or (is_joined and meter.gate))
             if meter is None or is_connected:
                 continue
+            from ..adapters.parkers.forwards import ForwardGate
+
             self._framework, self._meter = (adapter, loaded), meter
             self._forwards = ForwardGate(
                 loaded,

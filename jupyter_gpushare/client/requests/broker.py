@@ -89,7 +89,7 @@ class Broker:
         self.preferences = Preferences(environ, traits, say)
         self.line = Line(environ, self.preferences, on_lost=self._lost, on_notice=self._noticed)
         self.own = own = OwnLease(
-            environ, lambda: self.preferences.settings.visible_devices is Naming.INDICES
+            environ, lambda: self.preferences.last.visible_devices is Naming.INDICES
         )
         self.progress = Progress(self.line, own, environ)
         self._frameworks = Frameworks(say)

@@ -241,7 +241,7 @@ class Getting:
             "live": self._frameworks.live,
             "code": code_of(self._preferences.told_environ()),
         }
-        bound = self._preferences.settings.wait_timeout if wait_timeout is None else wait_timeout
+        bound = self._preferences.last.wait_timeout if wait_timeout is None else wait_timeout
 
         def leave(lease: str) -> None:
             session.let_go(lease)

@@ -25,14 +25,16 @@ class Preferences:
         self._said: set[str] = set()
         self._asked = Ask()
         self._notebook: Notebook | None = None  # as its server told it last
+        #: The settings as they were read last: a request keeps to those that it was made with.
+        self.last = Settings()
 
     @property
     def settings(self) -> Settings:
         """The settings in force; a value that cannot be used is complained of once."""
-        settings = read_settings(self._environ, self._traits(), self._notebook)
-        for complaint in settings.complaints:
+        self.last = read_settings(self._environ, self._traits(), self._notebook)
+        for complaint in self.last.complaints:
             self.say_once(complaint)
-        return settings
+        return self.last
 
     def ask(self, own: Ask | None = None) -> Ask:
         """What a request asks that names ``own``; ``None``: the process asks by itself.
