@@ -100,10 +100,9 @@ class Model:
 
 
 def _named(granted: str) -> tuple[tuple[str, ...], str]:
-    """UUIDs and names of the GPUs in a record; older ones have no numbers."""
+    """UUIDs and names of the GPUs in a record."""
     known = [one.partition("=") for one in granted.split()]
-    names = (f"GPU {number}" if number else uuid for uuid, _, number in known)
-    return tuple(uuid for uuid, _, _ in known), ", ".join(names)
+    return tuple(uuid for uuid, _, _ in known), ", ".join(f"GPU {n}" for _, _, n in known)
 
 
 def by_name(result: Any) -> Mapping[str, Any]:

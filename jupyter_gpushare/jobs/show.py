@@ -141,10 +141,8 @@ def table(rows: Sequence[Mapping[str, Any]], name: str = "") -> str:
 def _cell(key: object, value: Any) -> str:
     whole = "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
     last = whole.strip().rpartition("\n")[2]  # of a traceback: what was wrong
-    if key == "gpus":  # the beginning of a UUID tells it from the others
-        last = ", ".join(one[:12] for one in last.split(", "))
-        return f'<td title="{escape(whole)}" style="white-space:nowrap">{escape(last[:60])}</td>'
-    return f'<td title="{escape(whole)}">{escape(last[:60])}</td>'
+    style = ' style="white-space:nowrap"' if key == "gpus" else ""
+    return f'<td title="{escape(whole)}"{style}>{escape(last[:60])}</td>'
 
 
 def plot(metric: str, lines: Mapping[int, Sequence[float]]) -> str:

@@ -365,8 +365,7 @@ def leave_one_out_p90(ratio: Array, families: Array, enough: float) -> Array:
 
 def _looked_up(data: Data, told: dict[int, float]) -> Array:
     """The utilisations with which the time is asked: those that were told, else the measured."""
-    found = [told.get(id(r)) or r.utilisation for r in data.records]
-    return np.array(found)
+    return np.array([told.get(id(r)) or r.utilisation for r in data.records])
 
 
 def train(records: Sequence[Record], measured_on: str, run: Run = map) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Sweeps and elastic jobs say what is wrong with input, and read what older releases wrote."""
+"""Sweeps and elastic jobs say what is wrong with input, and read what was written."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_checkpoints_that_others_may_have_written_are_not_taken() -> None:
         elastic.load("mine")
 
 
-# -- as an earlier release wrote it, in `recorded/` ------------------------------------------------
+# -- as the first release wrote it, in `recorded/` -------------------------------------------------
 
 RECORDED: Final = Path(__file__).with_name("recorded")
 
@@ -219,11 +219,11 @@ def said(*words: str) -> Any:
 
 
 @pytest.mark.usefixtures("_recorded")
-def test_a_sweep_of_an_earlier_release() -> None:
+def test_a_sweep_of_the_first_release() -> None:
     look = sweep.look("rates")
     first, second, third = look.models()
     assert first.row == {
-        **{"model": 0, "lr": 0.1, "loss": 0.5, "phase": "done", "host": "a", "gpus": "GPU-5c1a"},
+        **{"model": 0, "lr": 0.1, "loss": 0.5, "phase": "done", "host": "a", "gpus": "GPU 0"},
         **{"attempts": 1, "seconds": 2.5, "error": ""},
     }
     assert (first.output, look.reports()) == ("hello\n", [(0, {"loss": 2.0})])
@@ -241,7 +241,7 @@ def test_a_sweep_of_an_earlier_release() -> None:
 
 
 @pytest.mark.usefixtures("_recorded")
-def test_an_elastic_job_of_an_earlier_release() -> None:
+def test_an_elastic_job_of_the_first_release() -> None:
     records = Records("digits")
     train, command = records.plan().job.train, ("/home/train.py", "--lr")
     work = Job("digits", train, 1, parse_memory("8GiB..20GiB"), "/home", ())

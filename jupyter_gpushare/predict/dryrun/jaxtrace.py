@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -31,7 +31,7 @@ def trace(packed: bytes, training: bool) -> dict[str, Any]:
     step, given = _step(function, parameters, arguments, target, loss, guess, optimizer, training)
     program, made = jax.make_jaxpr(step, return_shape=True)(*given)
     walk = Walk()
-    most = walk.follow(program, times=1)
+    most = walk.follow(program.jaxpr, times=1)
     data = arguments if parameters is not None else data_of(arguments, made)
     leaves = [x for x in jax.tree.leaves(data) if hasattr(x, "shape")]
     return told(walk.tally, [tuple(leaf.shape) for leaf in leaves], most, guess.bytes)
@@ -152,10 +152,9 @@ class Walk:
     def __init__(self) -> None:
         self.tally = Tally()
 
-    def follow(self, closed: ClosedJaxpr | Jaxpr, times: int, counted: bool = True) -> int:
+    def follow(self, inner: Jaxpr, times: int, counted: bool = True) -> int:
         """Adds all operations, ``times`` over; the most bytes alive at once. A program that is one
         node in the table is followed for its memory only (``counted``)."""
-        inner = closed.jaxpr if isinstance(closed, ClosedJaxpr) else closed
         steps = []
         for eqn in inner.eqns:
             inside = 0
@@ -165,8 +164,7 @@ class Walk:
                 repeats = int(eqn.params.get("length", 1)) if eqn.primitive.name == "scan" else 1
                 before = self.tally
                 for program in programs:
-                    body = program.jaxpr if isinstance(program, ClosedJaxpr) else program
-                    own = sum(_bytes(v) for v in (*body.invars, *body.constvars))
+                    own = sum(_bytes(v) for v in (*program.invars, *program.constvars))
                     if kind is not None:
                         self.tally = Tally()
                     most = self.follow(program, times * repeats, counted and kind is None)
@@ -200,8 +198,7 @@ class Walk:
         """The kind of a function of JAX that is one node, if this calls one."""
         names = [str(eqn.params.get("name", ""))]
         for program in _programs(eqn):
-            body = program.jaxpr if isinstance(program, ClosedJaxpr) else program
-            told = getattr(body.debug_info, "func_src_info", None) or ""
+            told = getattr(program.debug_info, "func_src_info", None) or ""
             names.append(told.partition(" ")[0])
         return next((JAX_CALLS[name] for name in names if name in JAX_CALLS), None)
 
@@ -226,10 +223,8 @@ class Walk:
                 kind = "Conv2DGrad"  # the way back through a convolution with strides
         elif kind == "Concat":
             elements = sum(_elements(v) for v in given)
-        elif name == "max" and any(isinstance(v, Literal) for v in eqn.invars):
-            kind = "ReLU"
-        elif name == "max":
-            kind = OTHER
+        elif name == "max" and not any(isinstance(v, Literal) for v in eqn.invars):
+            kind = OTHER  # and no ReLU
         elif name == "add" and _is_bias(eqn, given):
             kind = "BiasAdd"
         elif name == "reduce_sum" and self._is_bias_grad(eqn):
@@ -255,11 +250,11 @@ def _is_bias(eqn: Any, given: list[Any]) -> bool:
     return len(a) == len(b) >= 2 and a != b and sum(length > 1 for length in b) <= 1
 
 
-def _programs(eqn: Any) -> Any:
+def _programs(eqn: Any) -> Iterator[Jaxpr]:
     """The programs inside of an operation: of `jit`, `scan`, `while`, `cond`, `custom_jvp` …"""
     for name, value in eqn.params.items():
         if name in ("jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "cond_jaxpr"):
             continue
         for one in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(one, (ClosedJaxpr, Jaxpr)):
-                yield one
+                yield one.jaxpr if isinstance(one, ClosedJaxpr) else one
