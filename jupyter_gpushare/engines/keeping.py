@@ -114,7 +114,8 @@ class Keeping:
         self._act(seen, own, demand_of(rows.values()), now)
 
     def _told(self, one: Held) -> dict[str, Any]:
-        return {"engine": self._engine.name, "piece": one.piece, "until": one.until}
+        told = {"engine": self._engine.name, "piece": one.piece, "until": one.until}
+        return {**told, "place": one.place}
 
     def _is_own(self, row: Mapping[str, Any]) -> bool:
         return row["held"] is not None and row["held"]["engine"] == self._engine.name

@@ -24,7 +24,13 @@ from ..protocol.calls import Call, QuotaName, QuotaParams
 from ..protocol.documents import HeldQuota
 from ..protocol.errors import Reason
 from ..protocol.messages import PROTOCOL, Method
-from ..protocol.poolcalls import DrainHostParams, HostParams, PoolMethod
+from ..protocol.poolcalls import (
+    DrainHostParams,
+    HeldParams,
+    HostParams,
+    PoolMethod,
+    TokenParams,
+)
 from ..protocol.quota import period_text
 from ..quotas import edits
 from .groups import full, unlikely
@@ -153,12 +159,12 @@ class PoolAnswers:
             )
         held = None
         if params.engine and params.piece:
-            held = Holding(params.engine, params.piece, params.until)
+            held = _holding(params, params.engine, params.piece)
         token, expires = self._manager.token(by, params.host, params.seconds, held)
         return {"token": token, "expires": expires}
 
     async def _held(self, params: Any, _by: str) -> Any:
-        held = Holding(params.engine, params.piece, params.until)
+        held = _holding(params, params.engine, params.piece)
         await self._submit(lambda at: cmd.Deed(at, ev.HostHeld(at, params.host, held)))
         return self._host(self._known(params.host))
 
@@ -265,6 +271,10 @@ class PoolAnswers:
 
 
 # -- documents -------------------------------------------------------------------------------------
+
+
+def _holding(params: HeldParams | TokenParams, engine: str, piece: str) -> Holding:
+    return Holding(engine, piece, params.until, params.place or "")
 
 
 def _is_empty(host: Host) -> bool:

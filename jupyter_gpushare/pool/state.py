@@ -120,6 +120,11 @@ class Host:
             return self.drain.reason
         return (self.report.draining or "") if self.report is not None else ""
 
+    @property
+    def place(self) -> str:
+        """The host's own name; a second part of it has another name in the pool."""
+        return self.name if self.held is None else self.held.place or self.name
+
     def ends_before(self, unix: float) -> bool:
         """Whether what holds it surely has it no longer than that."""
         until = None if self.held is None else self.held.until

@@ -190,13 +190,13 @@ def _judge(
         reasons.append(texts.ends(host.held))
     crowd = len(_people(report) - {wish.environment}) / len(could)
     key = (level, order, report.queue, crowd, parked_bytes, -parked, host.name)
-    return key, Ranked(host.name, fits, tuple(reasons), wait)
+    return key, Ranked(host.name, fits, tuple(reasons), wait, place=host.place)
 
 
 def _last(host: Host, why: str) -> tuple[tuple[object, ...], Ranked]:
     reason = f"Host {host.name} is left out: {why}."
     key = (2.0, 0.0, 0, 0.0, 0, 0, host.name)
-    return key, Ranked(host.name, False, (reason,), None, possible=False)
+    return key, Ranked(host.name, False, (reason,), None, possible=False, place=host.place)
 
 
 def _people(report: HostReport) -> set[str]:

@@ -1245,6 +1245,7 @@ class RankedHost(TypedDict):
     """A host of the pool, in the order in which servers and kernels start there."""
 
     host: str
+    place: Annotated[str, "its own name, where the pool knows a part of it by another"]
     fits_now: bool
     possible: Annotated[bool, "whether it may fit there at some time"]
     reasons: Annotated[list[str], "sentences"]

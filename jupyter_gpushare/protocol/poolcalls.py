@@ -76,6 +76,7 @@ class HeldParams(HostParams):
     engine: Name
     piece: Name
     until: Annotated[float | None, Range(0.0), "Unix time; null: nobody knows"] = None
+    place: Annotated[HostName | None, "what the engine calls the host; null: the same"] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class TokenParams:
     engine: Annotated[Name | None, "of what holds the host that joins by it"] = None
     piece: Annotated[Name | None, "which part of the engine it is"] = None
     until: Annotated[float | None, Range(0.0), "Unix time; null: nobody knows"] = None
+    place: Annotated[HostName | None, "what the engine calls the host; null: the same"] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,8 @@ class Placed:
     """A ``pre_spawn_hook``: the pool's first host is said to the spawner by ``place``.
 
     ``before`` is the hook that was there already. While the pool is away the spawner's own
-    scheduler chooses.
+    scheduler chooses. The spawner's ``pool_host`` is the pool's name for the host, for what the
+    administrator makes of it: where two jobs have parts of one host, each has a name.
     """
 
     def __init__(
@@ -87,10 +88,12 @@ class Placed:
         except PoolAway as away:
             spawner.log.warning("jupyter_gpushare: %s: the spawner chooses the host itself", away)
             # Takes back what an earlier start said, which may be full or away by now.
+            spawner.pool_host = ""
             self._place(spawner, "")
             return
         spawner.log.info("jupyter_gpushare: server of %s: %s", spawner.user.name, first)
-        self._place(spawner, first.host)
+        spawner.pool_host = first.host
+        self._place(spawner, first.at)
 
 
 def on_kubernetes(spawner: Any, host: str) -> None:

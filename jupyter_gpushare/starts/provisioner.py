@@ -229,12 +229,12 @@ class PoolProvisioner(KernelProvisionerBase):
         remote = f"/tmp/jupyter-gpushare-{secrets.token_hex(8)}"
         manager: Any = self.parent
         info: dict[str, Any] = {**self.connection_info, "key": manager.session.key.decode()}
-        here = choice.host == socket.gethostname()
+        here = choice.at == socket.gethostname()
         # On this host there is no `ssh`: the kernel listens at the sockets themselves.
         if not here:
             info["ip"] = f"{remote}/s"
         reached = await Reached.open(
-            choice.host, [] if here else self._over_ssh(choice.host, info["ip"]), self.python
+            choice.host, [] if here else self._over_ssh(choice, info["ip"]), self.python
         )
         try:
             told = await reached.call(
@@ -254,8 +254,8 @@ class PoolProvisioner(KernelProvisionerBase):
             raise
         self._reached, self._process = reached, Started.read(told)
 
-    def _over_ssh(self, host: str, remote: str) -> list[str]:
-        destination = self.destinations.get(host, host)
+    def _over_ssh(self, choice: Choice, remote: str) -> list[str]:
+        destination = self.destinations.get(choice.host, choice.at)
         if not _DESTINATION.fullmatch(destination):
             raise HostAway(f"{destination!r} is no host's name")
         options = [word for name in _OPTIONS for word in ("-o", f"{name}={_OPTIONS[name]}")]

@@ -23,6 +23,7 @@ from .wishes import Choice, PoolAway
 
 _PERSON: Final = "{username}"
 _HOST: Final = "{host}"
+_PLACE: Final = "{place}"
 #: Stands for every host of the pool that is not named.
 _ANY: Final = "*"
 #: Nothing in such a name is an option of a program, or means anything to a shell.
@@ -39,7 +40,8 @@ class PoolSpawner(LocalProcessSpawner):
         help="""
         Each host of the pool, by its name there, with what is put before a command so that it
         runs there as the person. `{username}` is the person, whose name may have letters, digits
-        and `_ . @ + -`, and `{host}` the host. An empty list is the Hub's own host. `*` stands for
+        and `_ . @ + -`, `{host}` the host, and `{place}` the host's own name, where two parts of
+        it are hosts of the pool. An empty list is the Hub's own host. `*` stands for
         all hosts that are not named. A prefix that ends with the exit status 69 says that the host
         is gone, with all that ran there.
 
@@ -74,26 +76,30 @@ class PoolSpawner(LocalProcessSpawner):
         """,
     )
 
-    #: Where the server runs, and which process it is.
+    #: Where the server runs, by the pool's name and its own, and which process it is.
     host: str = ""
+    place: str = ""
     started: Started | None = None
     #: Why it is there: said to the person while the server starts.
     _said: tuple[str, ...] = ()
 
-    def prefix(self, host: str) -> list[str]:
+    def prefix(self, host: str, place: str = "") -> list[str]:
         """What makes a command run on the host as the person.
 
         Raises :class:`NoHost` for a name that a program could take for an option, or a shell for a
         command: people may choose their names.
         """
-        name, parts = self.user.name, self.hosts[host if host in self.hosts else _ANY]
+        name: str = self.user.name
+        parts: list[str] = self.hosts[host if host in self.hosts else _ANY]
         if any(_PERSON in part for part in parts) and not _PLAIN.fullmatch(name):
             raise NoHost(
                 f"No server starts on another host for the name {name!r}: it may have only "
                 "letters, digits and _ . @ + -, and begins with none of the last four. Ask an "
                 "administrator for another name."
             )
-        return [part.replace(_PERSON, name).replace(_HOST, host) for part in parts]
+        for mark, word in ((_PERSON, name), (_HOST, host), (_PLACE, place or host)):
+            parts = [part.replace(mark, word) for part in parts]
+        return parts
 
     def _reaches(self, host: str) -> bool:
         return host in self.hosts or bool(host and _ANY in self.hosts)
@@ -104,7 +110,7 @@ class PoolSpawner(LocalProcessSpawner):
         """The host and the process."""
         state: dict[str, Any] = super().get_state()
         if self.started is not None:
-            state["gpushare"] = {"host": self.host, **asdict(self.started)}
+            state["gpushare"] = {"host": self.host, "place": self.place, **asdict(self.started)}
         return state
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -114,6 +120,7 @@ class PoolSpawner(LocalProcessSpawner):
             told = state["gpushare"]
             # `pid` is what the base class takes for a server that runs.
             self.host, self.started = told["host"], Started.read(told)
+            self.place = told.get("place", "")
             self.pid = self.started.pid
 
     def clear_state(self) -> None:
@@ -150,16 +157,19 @@ class PoolSpawner(LocalProcessSpawner):
             known = [self.host] if self._reaches(self.host) else []
             known += [host for host in self.hosts if host not in (self.host, _ANY)]
             reason = ("The pool is away, so nobody knows which host has a free GPU.",)
-            return tuple(Choice(host, reasons=reason) for host in known)
+            places = {self.host: self.place}
+            return tuple(Choice(one, reasons=reason, place=places.get(one, "")) for one in known)
 
     async def _start_on(self, choice: Choice) -> tuple[str, int]:
         host = choice.host
-        address = self.addresses.get(host, host)
-        reached = await Reached.open(host, self.prefix(host), self.python)
+        address = self.addresses.get(host, choice.at)
+        prefix = self.prefix(host, choice.place)
+        reached = await Reached.open(host, prefix, self.python)
         try:
             self.ip = address
             self.port = (await reached.call("port", address=address))["port"]
-            self.host = host  # what the environment says may depend on it
+            # What the environment says may depend on it.
+            self.host, self.place = host, choice.place
             environ = self.get_env()
             told = await reached.call(
                 "start",
@@ -225,7 +235,7 @@ class PoolSpawner(LocalProcessSpawner):
             raise HostAway(f"host {self.host} is no longer in c.PoolSpawner.hosts")
         told = {"number": int(sig), **asdict(self.started)}
         try:
-            prefix = self.prefix(self.host)
+            prefix = self.prefix(self.host, self.place)
         except NoHost as error:
             raise HostAway(str(error)) from error
         try:

@@ -65,12 +65,21 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A host, in the pool's order. ``possible``: it may fit there at some time, if not now."""
+    """A host, in the pool's order. ``possible``: it may fit there at some time, if not now.
+
+    ``place`` is the host's own name, where the pool knows a part of it by another; empty: the same.
+    """
 
     host: str
     fits_now: bool = False
     possible: bool = True
     reasons: tuple[str, ...] = ()
+    place: str = ""
+
+    @property
+    def at(self) -> str:
+        """By what name it is reached."""
+        return self.place or self.host
 
     def __str__(self) -> str:
         return f"{self.host}: {' '.join(self.reasons)}" if self.reasons else self.host
@@ -132,6 +141,7 @@ def choices(told: Any) -> tuple[Choice, ...]:
             fits_now=bool(one["fits_now"]),
             possible=bool(one.get("possible", True)),
             reasons=tuple(map(str, one.get("reasons", ()))),
+            place=str(one.get("place", "")),
         )
         for one in told
     )

@@ -110,13 +110,12 @@ def test_a_job_that_runs_is_let_in_once_by_a_token_for_its_own_name() -> None:
     scene.runs("1", until=5000.0)
     assert scene.look() == [("admit", "1", "n1", "token of n1")]
     assert scene.look() == []
-    assert scene.calls(PoolMethod.TOKEN) == [
-        {"host": "n1", "seconds": TOKEN_LASTS, "engine": "Jobs", "piece": "1", "until": 5000.0}
-    ]
+    told = {"engine": "Jobs", "piece": "1", "until": 5000.0, "place": "n1"}
+    assert scene.calls(PoolMethod.TOKEN) == [{"host": "n1", "seconds": TOKEN_LASTS, **told}]
     scene.pool.rows["n1"] = row("n1", "1")
     scene.runs("1", until=6000.0)
     scene.look()
-    assert [one["until"] for one in scene.calls(PoolMethod.HELD)] == [6000.0]
+    assert scene.calls(PoolMethod.HELD) == [{"host": "n1", **told, "until": 6000.0}]
 
 
 def test_two_jobs_on_one_host_have_two_names_also_beside_a_host_of_that_name() -> None:
@@ -125,6 +124,7 @@ def test_two_jobs_on_one_host_have_two_names_also_beside_a_host_of_that_name() -
     for piece in "12":
         scene.runs(piece)
     assert [done[2] for done in scene.look()] == ["n1.2", "n1.3"]
+    assert [one["place"] for one in scene.calls(PoolMethod.TOKEN)] == ["n1", "n1"]
 
 
 def test_a_successor_gets_the_name_of_the_host_that_it_follows() -> None:

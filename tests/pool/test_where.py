@@ -208,8 +208,16 @@ def test_hosts_where_it_fits_later_come_by_their_wait() -> None:
     assert ranked[1].reasons == ("Host b has 1 GPU, of which 0 are free now.",)
 
 
-def held(host: Host, until: float | None) -> Host:
-    return replace(host, held=Holding("Slurm", "job 7", until))
+def held(host: Host, until: float | None, place: str = "") -> Host:
+    return replace(host, held=Holding("Slurm", "job 7", until, place))
+
+
+def test_each_host_is_ranked_with_its_own_name() -> None:
+    """A second job on a host has a part of it, which has another name in the pool."""
+    plain, first, part = hosts(report("a"), report("b"), report("b.2"))
+    lost = Host("b.3", held=Holding("Slurm", "job 8", None, "b"))
+    ranked = rank([plain, held(first, None), held(part, None, "b"), lost], Wish(ADA))
+    assert [one.place for one in ranked] == ["a", "b", "b", "b"]
 
 
 def test_a_host_that_ends_soon_comes_after_all_others_where_it_fits_and_says_so() -> None:

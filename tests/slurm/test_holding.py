@@ -229,6 +229,14 @@ def test_sockets_never_go_where_somebody_else_could_put_one(
     assert not list(folder.iterdir())
 
 
+def test_a_second_job_on_a_host_is_a_host_of_its_own_at_the_same_place(holding: Holding) -> None:
+    holding.keep("--min=2", "--max=2", "--sbatch=--nodelist=n1", gpus=1)
+    for name in ("n1", "n1.2"):
+        holding.comes(name)
+    ranked = holding.verb("where", PERSON)["hosts"]
+    assert {one["host"]: one["place"] for one in ranked} == {"n1": "n1", "n1.2": "n1"}
+
+
 def test_somebody_elses_job_of_that_name_is_no_holder(cluster: Slurm, holding: Holding) -> None:
     other = cluster.submit(PERSON, "sleep 600", "--job-name=gpushare", "--nodelist=n1")
     cluster.has(other, "RUNNING")

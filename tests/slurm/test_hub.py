@@ -89,6 +89,20 @@ def test_a_server_that_the_form_of_jupyterhub_moss_asks_for_goes_where_the_pool_
         assert where == {"n1", "n2"}
 
 
+def test_servers_of_two_holders_on_one_host_use_the_one_that_the_pool_chose(slurm: Slurm) -> None:
+    with SlurmHub(slurm, OWN_JOBS) as hub:
+        hub.keep("--min=2", "--max=2", "--sbatch=--nodelist=n1", gpus=1)
+        for name in ("n1", "n1.2"):
+            hub.comes(name)
+        used = set()
+        for who in ("alice", "bob"):
+            kernel = hub.serves(who).start_kernel()
+            assert kernel.run(WHERE).strip() == "n1"
+            used.add(kernel.run("print(os.environ['JUPYTER_GPUSHARE_SOCKET'])").strip())
+            assert "has 41" in kernel.run(GET.format(1))
+        assert used == {f"{hub.sockets}/{name}.sock" for name in ("n1", "n1.2")}
+
+
 @pytest.fixture(scope="module")
 def walled() -> Iterator[Slurm]:
     try:

@@ -12,6 +12,7 @@ from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 from urllib.error import HTTPError
 
 import pytest
@@ -130,6 +131,11 @@ async def test_a_hook_that_was_there_is_kept(pool: tuple[Ranking, str]) -> None:
     assert told[2:] == [""]
 
 
+def part_of(host: str) -> dict[str, str]:
+    """A second job on a host has a part of it, and a name of its own in the pool."""
+    return {"host": f"{host}.2", "place": host}
+
+
 @pytest.fixture
 def kube(monkeypatch: pytest.MonkeyPatch) -> type[Spawner]:
     """KubeSpawner itself; only a cluster is not looked for."""
@@ -165,7 +171,7 @@ async def test_kubespawners_pod_goes_to_the_host_and_what_was_required_stays_req
     hook = Placed(on_kubernetes, socket=socket)
     # The next start of the same server has another answer.
     for host in ("b", "a"):
-        ranking.rank(host)
+        ranking.rank(part_of(host))
         await hook(spawner)
         assert await _nodes(spawner) == [[*term, (LABEL, [host])] for term in before or [[]]]
     await Placed(on_kubernetes, socket=socket + "-gone")(spawner)
@@ -194,14 +200,15 @@ async def test_batchspawners_job_goes_to_the_host(pool: tuple[Ranking, str]) -> 
     spawner.user_options = {"gpus": 1, "gpu_memory": "24GiB", "options": "--exclusive"}
     hook = Placed(on_slurm, socket=socket)
     for host in ("b", "a"):
-        ranking.rank(host)
+        ranking.rank(part_of(host))
         await hook(spawner)
         await spawner.submit_batch_script()
         assert spawner.command.endswith(f" sbatch --parsable --nodelist={host}")
         assert "#SBATCH --exclusive\n" in spawner.script
+        assert spawner.pool_host == f"{host}.2"
         assert "--mem" not in spawner.script
     await Placed(on_slurm, socket=socket + "-gone")(spawner)
-    assert spawner.batch_submit_cmd == "sbatch --parsable"
+    assert (spawner.batch_submit_cmd, spawner.pool_host) == ("sbatch --parsable", "")
 
 
 def _plain(c: Config, section: str, name: str) -> Any:
@@ -289,3 +296,29 @@ def test_a_name_that_is_an_option_or_a_command_runs_nothing(
 def test_a_plain_name_stands_for_the_person(name: str) -> None:
     spawner = PoolSpawner(user=SimpleNamespace(name=name), hosts={"b": ["ssh", "{username}@b"]})
     assert spawner.prefix("b") == ["ssh", f"{name}@b"]
+
+
+async def test_a_part_of_a_host_is_reached_by_the_hosts_own_name(
+    pool: tuple[Ranking, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a Hub that was started again, and while the pool is away."""
+    ranking, socket = pool
+    ranking.rank(part_of("b"))
+    spawner = _made(PoolSpawner, pool_socket=socket)
+    spawner.hosts = {"*": ["run", "{host}", "{place}"]}
+    reached, told = list[Any](), {"port": 8888, "pid": 1, "started": 1.0, "boot": "x"}
+    there = SimpleNamespace(call=AsyncMock(return_value=told), close=AsyncMock())
+
+    async def opened(host: str, prefix: list[str], python: str) -> Any:
+        reached.append((host, *prefix))
+        return there
+
+    monkeypatch.setattr("jupyter_gpushare.starts.spawner.Reached.open", opened)
+    monkeypatch.setattr(spawner, "get_env", dict)
+    assert await spawner.start() == ("b", 8888)
+    again = _made(PoolSpawner, pool_socket=socket + "-gone")
+    again.hosts = spawner.hosts
+    again.load_state(spawner.get_state())
+    monkeypatch.setattr(again, "get_env", dict)
+    assert await again.start() == ("b", 8888)
+    assert reached == [("b.2", "run", "b.2", "b")] * 2

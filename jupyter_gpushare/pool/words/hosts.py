@@ -48,12 +48,14 @@ class Group:
 class Holding:
     """What holds a host for the pool: a ``piece`` of an ``engine``, such as a job of Slurm.
 
-    It has the host ``until`` then, in Unix time; ``None``: nobody knows.
+    It has the host ``until`` then, in Unix time; ``None``: nobody knows. ``place`` is what the
+    engine calls the host, of which several pieces may each have a part; empty: as the pool.
     """
 
     engine: str
     piece: str
     until: float | None = None
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class Wish:
 class Ranked:
     """A host in the order of preference. ``reasons`` are sentences; ``wait`` is in seconds.
 
-    ``possible``: it may fit there at some time, if not now.
+    ``possible``: it may fit there at some time, if not now. ``place``: as :class:`Holding` has it.
     """
 
     host: Host
@@ -97,3 +99,4 @@ class Ranked:
     reasons: tuple[str, ...]
     wait: float | None = None
     possible: bool = True
+    place: str = ""
