@@ -172,7 +172,7 @@ def test_its_people_are_told_first_and_may_keep_it() -> None:
     world.tick(2)
     assert world.asked_back() == ["L2"]
     assert isinstance(world.pin("L1", 10_000.0), core.Done)
-    until = world.state.leases["L1"].pinned_until
+    until = world.state.leases["L1"].pins.until
     assert until is not None
     assert until <= 101 + 600, "from when it became idle, however often it is pinned"
     world.at = 101 + 600

@@ -493,7 +493,7 @@ class TakingTurns(WallsFall, RuleBasedStateMachine):
             return
         name, environment, _process = self.world.who(actor)
         self.world.run(cmd.Pin(self.world.at, name, environment, seconds))
-        until = self.world.state.leases[name].turn_pinned_until
+        until = self.world.state.leases[name].pins.turn_until
         assert until is None or until <= self.world.at + min(PINNED, seconds)
         self.pins += 1
 

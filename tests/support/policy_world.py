@@ -117,9 +117,9 @@ def durable(state: State) -> dict[str, Any]:
         "members": {n: (x.members, x.workers - {x.task.process}) for n, x in leases},
         "requests": {n: _rounded(x.request) for n, x in leases},
         "peaks": {
-            n: [x.peak(part.gpu) for part in x.allocations]  # of one GPU, it is taken for all
+            n: [x.peaks.on(part.gpu) for part in x.allocations]  # of one GPU, it is taken for all
             for n, x in leases
-            if n in held and x.request.follows and x.full
+            if n in held and x.request.follows and x.peaks.known_by
         },
         "reservations": {k: replace(x, short=0) for k, x in state.reservations.items()},
         "limits": {k: x.memory for k, x in limits_of(state).items() if k[0] in held},
@@ -675,7 +675,7 @@ class World:
                     and other.environment == environment
                     and other.activity is Activity.BUSY
                     and any(part.gpu == uuid for part in lease.allocations)
-                    and (used or other.peaks)
+                    and (used or other.peaks.sizes)
                 ):
                     return
         raise AssertionError("nobody needs more than is left")

@@ -61,7 +61,7 @@ def of_lease(
     turn, recall = state.turns.get(lease.id), state.recall(lease.id, Give.TURN)
     waits = turn is not None and turn.phase is TurnPhase.WAITS
     left = expected.seconds_left(state, config, lease.id, at, cells) if waits else None
-    pinned = lease.turn_pinned_until
+    pinned = lease.pins.turn_until
     is_kept = turn is not None and not waits and pinned is not None and pinned > at
     return {
         "turn": None if turn is None else "yields" if recall else turn.phase.value,
@@ -100,7 +100,7 @@ def _interruption(
 
 def progress_of(state: State, lease: Lease) -> doc.LeaseProgress | None:
     """How far a task is, as it said last, or ``None`` if it does not say."""
-    told = lease.progress
+    told = lease.work.progress
     if told is None:
         return None
     return {"done": told.done, "total": told.total, "seconds": told.seconds}
@@ -150,15 +150,11 @@ def reserve_of(state: State, lease: Lease) -> doc.LeaseReserve | None:
         why = "named"
     elif request.follows and lease.live_limits is False:
         why = "fixed"
-    elif request.is_predicted and not lease.known_by:
+    elif request.is_predicted and not lease.peaks.known_by:
         why = "predicted"
-    elif (
-        estimate
-        and estimate.runs
-        and max((p.memory for p in lease.peaks), default=0) <= estimate.memory
-    ):
+    elif estimate and estimate.runs and lease.peaks.most <= estimate.memory:
         why = "estimate"
-    elif request.follows and lease.full:
+    elif request.follows and lease.peaks.known_by:
         why = "measured"
     return {
         "why": why,

@@ -637,7 +637,7 @@ class Sheet:
             "limit": limit,
             "measured": self._measured.get((lease.id, part.gpu)),
             "there_since": claim.since + self._offset if claim else None,
-            "peak": (lease.peak(part.gpu) or None) if lease.request.follows else None,
+            "peak": (lease.peaks.on(part.gpu) or None) if lease.request.follows else None,
             **sharing.of_claim(state, lease, part.gpu),
         }
 
@@ -911,6 +911,6 @@ def _parking(
         "rung": None if parked is None else parked.rung.value,
         "parked_memory": None if parked is None else parked.memory,
         "warning": warning,
-        "pinned_until": None if lease.pinned_until is None else lease.pinned_until + offset,
+        "pinned_until": None if lease.pins.until is None else lease.pins.until + offset,
         "ability": ability,
     }

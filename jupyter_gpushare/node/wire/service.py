@@ -529,8 +529,8 @@ class Service:
                     result |= translate.voucher(state, lease, self._key)
                 if call.method is Method.PIN and lease is not None:
                     for word, until in (
-                        ("seconds", lease.pinned_until),
-                        ("turn_seconds", lease.turn_pinned_until),
+                        ("seconds", lease.pins.until),
+                        ("turn_seconds", lease.pins.turn_until),
                     ):
                         result[word] = max(0.0, (until or 0.0) - self._manager.clock.boot())
                 if call.method is Method.TURN_LOCK and decision.count:

@@ -130,7 +130,7 @@ def work_left(state: State, name: LeaseId) -> float | None:
 
     Where the count of its steps is unknown the predicted time says what is left.
     """
-    told, known = state.leases[name].progress, state.promises.get(name)
+    told, known = state.leases[name].work.progress, state.promises.get(name)
     if told is None:
         return None
     total = told.total if told.total is not None or known is None else known.total
@@ -144,7 +144,7 @@ def work_left(state: State, name: LeaseId) -> float | None:
 
 def said(state: State, name: LeaseId) -> float | None:
     """GPU-seconds that a task's work takes in all, as it said last; ``None``: it said nothing."""
-    told, left = state.leases[name].progress, work_left(state, name)
+    told, left = state.leases[name].work.progress, work_left(state, name)
     if told is None or left is None:
         return None
     return told.attained + left * max(1, len(state.leases[name].allocations))
@@ -160,7 +160,7 @@ def whole(state: State, name: LeaseId) -> float | None:
     lease, told = state.leases[name], said(state, name)
     gpus = max(1, len(lease.allocations))
     if told is not None:
-        return told if lease.claimed is None else min(told, (1 + LATE) * lease.claimed)
+        return told if lease.work.claimed is None else min(told, (1 + LATE) * lease.work.claimed)
     known = foreseen(state, lease)
     runs_once = lease.task.kind is TaskKind.PROCESS or name in state.promises
     if known is None or not known.sure or known.seconds is None or not runs_once:
@@ -174,7 +174,7 @@ def remaining(state: State, name: LeaseId, had: float) -> float | None:
     Of a task that takes a tenth longer than was known nothing is known any more.
     """
     lease = state.leases[name]
-    if lease.progress is None and not lease.request.expected:
+    if lease.work.progress is None and not lease.request.expected:
         return None  # quickly
     takes_all = whole(state, name)
     if takes_all is None or had > (1 + LATE) * takes_all:
@@ -193,7 +193,7 @@ def pace(state: State, name: LeaseId, at: float, *, sure: bool = False) -> float
 
     ``sure``: that its floor gives it, whatever it had so far.
     """
-    told, known = state.leases[name].progress, state.promises.get(name)
+    told, known = state.leases[name].work.progress, state.promises.get(name)
     if name not in state.turns or told is None:
         return 1.0  # nobody else computes there, or all do
     is_floor = known is not None and known.is_floor
@@ -208,7 +208,7 @@ def pace(state: State, name: LeaseId, at: float, *, sure: bool = False) -> float
 
 def ends(state: State, name: LeaseId, at: float, *, sure: bool = False) -> float | None:
     """Boot time at which the work of a promise is expected to end; ``None``: nobody knows."""
-    told, left = state.leases[name].progress, work_left(state, name)
+    told, left = state.leases[name].work.progress, work_left(state, name)
     if told is None or left is None:
         return None
     left = max(0.0, left - _since(state, name, told, at))
@@ -220,7 +220,7 @@ def is_late(state: State, name: LeaseId, at: float) -> bool | None:
 
     One that is late is on time again only with a little to spare: it is not said to and fro.
     """
-    told, known = state.leases[name].progress, state.promises[name]
+    told, known = state.leases[name].work.progress, state.promises[name]
     if told is None:
         return None
     was_late = known.state is PromiseState.LATE
@@ -236,7 +236,8 @@ def is_late(state: State, name: LeaseId, at: float) -> bool | None:
 
 def keeps_with(state: State, name: LeaseId, part: float) -> bool:
     """Whether a promise is kept with this part of its GPUs' time (0-1), and no more."""
-    told, known, left = state.leases[name].progress, state.promises[name], work_left(state, name)
+    told, left = state.leases[name].work.progress, work_left(state, name)
+    known = state.promises[name]
     if told is None or part < (known.promise.rate or 0.0) * told.seconds:
         return False
     if known.until is None:
@@ -246,7 +247,7 @@ def keeps_with(state: State, name: LeaseId, part: float) -> bool:
 
 def needs_more(state: State, name: LeaseId, at: float) -> bool:
     """Whether the floor of a promise alone is too little to keep it. Handing over takes time."""
-    told, known = state.leases[name].progress, state.promises[name]
+    told, known = state.leases[name].work.progress, state.promises[name]
     when = ends(state, name, at, sure=True)
     if told is None or name not in state.turns or not known.is_floor:
         return False

@@ -19,7 +19,7 @@ def attained(state: State, name: LeaseId, at: float) -> float:
     if turn is not None:
         lasted = at - turn.since if turn.phase is TurnPhase.HOLDS else 0.0
         return turn.had + max(0.0, lasted) * len(turn.gpus)
-    had, until = lease.attained or (0.0, lease.changed_at)
+    had, until = lease.work.attained or (0.0, lease.changed_at)
     if not computes(lease):
         return had
     return had + max(0.0, at - max(until, lease.changed_at)) * len(lease.allocations)

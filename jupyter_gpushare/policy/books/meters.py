@@ -32,7 +32,7 @@ def floor(state: State, lease: LeaseId) -> float:
 
 
 def _step(state: State, lease: LeaseId) -> float:
-    told = state.leases[lease].progress
+    told = state.leases[lease].work.progress
     return 0.0 if told is None else min(told.seconds, WINDOW)
 
 
@@ -110,7 +110,7 @@ def _limit(state: State, lease: LeaseId) -> float:
     if predicted is None:
         return 1.0
     share = state.given[lease]
-    if any(seen > share for seen in found.seen_use) and not known.named:
+    if any(seen > share for seen in found.work.seen_use) and not known.named:
         return 1.0
     most = max(share, predicted.share) / WHOLE
     return most if compute.keeps_with(state, lease, most) else 1.0

@@ -171,8 +171,8 @@ def expected_of(lease: Lease, config: PolicyConfig) -> int | None:
     request = lease.request
     if not request.follows or request.live is False or lease.live_limits is False:
         return None
-    peak = max((part.memory for part in lease.peaks if lease.full), default=0)
-    size = known(request, peak, lease.known_by)
+    peak = lease.peaks.most if lease.peaks.known_by else 0
+    size = known(request, peak, lease.peaks.known_by)
     return config.with_headroom(*size) if size else None
 
 

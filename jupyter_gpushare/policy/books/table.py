@@ -10,8 +10,8 @@ it reads in three times, and walks in ten times what both others take: 25 ms for
 which each tick walks.
 
 ``replace`` is that of dataclasses without calling ``__init__``. A grant makes a dozen states of
-some forty fields each, and ``__init__`` would set each field by itself. A class without slots keeps
-its fields in one dictionary, and the copy takes that as a whole.
+some thirty fields each, and ``__init__`` would set each field by itself. A class without slots
+keeps its fields in one dictionary, and the copy takes that as a whole.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def correct(draft: Draft) -> None:
     """Give tasks what they are measured to use, where the prediction was steadily wrong."""
     for name, now in tuple(draft.state.given.items()):
         lease, known = draft.state.leases[name], draft.state.promises.get(name)
-        seen, step = lease.seen_use, draft.config.promise_step
+        seen, step = lease.work.seen_use, draft.config.promise_step
         if len(seen) < 3 or (known is not None and known.is_floor):
             continue
         if min(seen) >= now + step or max(seen) <= now - step:

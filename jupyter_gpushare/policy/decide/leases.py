@@ -112,9 +112,9 @@ def _kept_turn(draft: Draft, lease: Lease, until: float) -> tuple[float | None, 
     does not add up: the first pin of it counts. ``None``: the turn is kept no longer than without.
     """
     since, turn = draft.at, draft.state.turns.get(lease.id)
-    before = lease.turn_pinned_until
+    before = lease.pins.turn_until
     if turn is not None and turn.phase is TurnPhase.HOLDS and before and before > turn.since:
-        since = max(turn.since, lease.turn_pinned_from or 0.0)
+        since = max(turn.since, lease.pins.turn_from or 0.0)
     own = draft.state.quotas.resolve(lease.environment)[0].pin_turn_limit
     ends = min(until, since + (draft.config.pin_turn_limit if own is None else own))
     # Whoever ends a pin, or has had all that is allowed, does not begin anew in this turn.

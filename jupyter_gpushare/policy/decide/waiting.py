@@ -129,7 +129,7 @@ def pinned_text(state: State, at: float | None) -> str:
     held = [(name, turn) for name, turn in state.turns.items() if turn.phase is TurnPhase.HOLDS]
     for uuid, books in state.gpus.items():
         name = next((name for name, turn in held if uuid in turn.gpus), None)
-        until = None if name is None else state.leases[name].turn_pinned_until
+        until = None if name is None else state.leases[name].pins.turn_until
         if at is not None and until is not None and until > at:
             return texts.pinned_text(books.gpu.index, until - at)
     return ""

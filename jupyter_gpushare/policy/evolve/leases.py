@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ..books.queue import Waiting
-from ..books.state import Claim, Lease, Reservation, Stall, State
+from ..books.state import Claim, Lease, Pins, Reservation, Stall, State, Work
 from ..books.table import Map, replace
 from ..words import events as ev
 from ..words.model import (
@@ -37,9 +37,7 @@ from .steps import (
 )
 
 #: What does not outlast a grant, a parking or an end: pins, and when work was seen.
-_ANEW: Final[dict[str, Any]] = dict.fromkeys(
-    ("pinned_until", "turn_pinned_until", "turn_pinned_from", "worked_at")
-)
+_ANEW: Final[dict[str, Any]] = {"pins": Pins(), "worked_at": None}
 #: Seconds of a cell from which on its memory was measured, so that it tells of the next cells.
 MEASURED: Final = 2.0
 
@@ -79,13 +77,7 @@ def _waits(state: State, event: ev.LeaseQueued | ev.ResumeQueued) -> State:
 @evolves(ev.LeasePinned)
 def _lease_pinned(state: State, event: ev.LeasePinned) -> State:
     state = recalls.not_warned(state, event.lease, keeps=True)
-    return changed(
-        state,
-        event.lease,
-        pinned_until=event.until,
-        turn_pinned_until=event.turn_until,
-        turn_pinned_from=event.turn_from,
-    )
+    return changed(state, event.lease, pins=Pins(event.until, event.turn_until, event.turn_from))
 
 
 @evolves(ev.WorkSeen)
@@ -342,16 +334,18 @@ def _activity_changed(state: State, event: ev.ActivityChanged) -> State:
     before = lease_of(state, event.lease)
     ended = event.activity is Activity.IDLE and event.at - before.changed_at >= MEASURED
     # A cell that ended has perhaps only made the model of which a prediction tells.
-    ended = ended and (before.full or not before.request.is_predicted)
+    ended = ended and (before.peaks.known_by > 0 or not before.request.is_predicted)
+    peaks = before.peaks
+    if ended and peaks.sizes:
+        peaks = replace(peaks, known_by=peaks.known_by + 1)
     lease = replace(
         before,
         activity=event.activity,
         tells=True,
         changed_at=event.at,
         worked_at=None,
-        known_by=before.known_by + (ended and bool(before.peaks)),
-        attained=None,
-        **promises.CELL_OVER,
+        peaks=peaks,
+        work=Work(seen_use=before.work.seen_use),
     )
     state = put_lease(recalls.forget(state, lease.id), lease)
     return turns.begins_anew(state, lease)
@@ -368,10 +362,8 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
         stall=None,
         parked=None,
         end_reason=event.reason,
-        attained=None,
-        seen_use=(),
+        work=Work(),
         **_ANEW,
-        **promises.CELL_OVER,
     )
     state = turns.leave_behind(put_lease(state, lease), lease.id, event.at)
     state = turns.gives_up(state, lease.id, event.at)

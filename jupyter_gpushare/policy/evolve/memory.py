@@ -15,6 +15,7 @@ from ..words.model import (
     LeaseId,
     LeasePhase,
     Parked,
+    Peaks,
     Rung,
 )
 from ..words.moves import InvariantBroken
@@ -115,7 +116,7 @@ def limit_moved(state: State, event: ev.LimitMoved) -> State:
 @evolves(ev.PeakSeen)
 def peak_seen(state: State, event: ev.PeakSeen) -> State:
     """The state after a task was measured to use more than ever, or is known by more steps."""
-    return changed(state, event.lease, peaks=event.peaks, known_by=event.known_by)
+    return changed(state, event.lease, peaks=event.peaks)
 
 
 @evolves(ev.ReservationFollowed)
@@ -132,11 +133,11 @@ def followed(state: State, event: ev.ReservationFollowed) -> State:
     state = reserve(state, key, replace(held, full=event.reserved) if by_turns else plain)
     for name, peak in event.peaks:
         lease = lease_of(state, name)
-        peaks = {part.gpu: part for part in lease.peaks}
-        if peak > lease.peak(event.gpu) or event.gpu not in peaks:
-            peaks[event.gpu] = Allocation(event.gpu, peak)
-        known_by = max(1, lease.known_by)
-        state = changed(state, name, peaks=tuple(peaks.values()), known_by=known_by)
+        sizes = {part.gpu: part for part in lease.peaks.sizes}
+        if peak > lease.peaks.on(event.gpu) or event.gpu not in sizes:
+            sizes[event.gpu] = Allocation(event.gpu, peak)
+        peaks = Peaks(tuple(sizes.values()), max(1, lease.peaks.known_by))
+        state = changed(state, name, peaks=peaks)
     for lease in followers_on(state, key):
         parts = {part.gpu: part.memory for part in lease.allocations}
         limit = state.claims[(lease.id, event.gpu)].limit or Limit(parts[event.gpu], event.at)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from ..books import compute, meters
 from ..books.demand import attained
@@ -12,10 +12,8 @@ from ..words import events as ev
 from ..words.model import LeaseId, LeasePhase, Request, TaskKind
 from ..words.moves import move
 from ..words.promises import PROMISE_MOVES, Meter, Progress, Promised
-from .steps import changed, drop, evolves, put_lease
+from .steps import changed, changed_work, drop, evolves, put_lease
 
-#: A cell has ended: what its task told of its steps tells nothing of the next one.
-CELL_OVER: Final[dict[str, Any]] = dict.fromkeys(("progress", "claimed"))
 #: So many measurements of what a task uses are kept.
 SEEN: Final = 3
 
@@ -54,7 +52,7 @@ def _made(state: State, event: ev.PromiseMade) -> State:
         attained=attained(state, event.lease, event.at),
     )
     return replace(
-        changed(state, event.lease, progress=None),  # its steps are counted anew
+        changed_work(state, event.lease, progress=None),  # its steps are counted anew
         promises=state.promises.set(event.lease, made),
         given=state.given.set(event.lease, event.share),
     )
@@ -69,7 +67,7 @@ def _moved(state: State, event: ev.PromiseMoved) -> State:
         known = meters.settled(state, event.lease, event.at).promises[event.lease]
         known = replace(known, state=event.state, ends=event.ends, why=event.why)
         return replace(state, promises=promises.set(event.lease, known))
-    state = changed(
+    state = changed_work(
         replace(state, promises=promises.delete(event.lease)), event.lease, progress=None
     )
     if not event.named:
@@ -96,7 +94,7 @@ def _foreseen(state: State, event: ev.TaskForeseen) -> State:
 def _share_set(state: State, event: ev.ShareSet) -> State:
     state = meters.settled(state, event.lease, event.at)
     state = replace(state, given=state.given.set(event.lease, event.share))
-    state = changed(state, event.lease, seen_use=())
+    state = changed_work(state, event.lease, seen_use=())
     return _reckoned(state, event.lease, event.at)
 
 
@@ -113,7 +111,7 @@ def _reckoned(state: State, lease: LeaseId, at: float) -> State:
 def _progress(state: State, event: ev.ProgressSeen) -> State:
     """What it had of the time between two reports counts the more, the longer that was."""
     state = meters.settled(state, event.lease, event.at)
-    before, known = state.leases[event.lease].progress, state.promises.get(event.lease)
+    before, known = state.leases[event.lease].work.progress, state.promises.get(event.lease)
     had, got = attained(state, event.lease, event.at), 1.0
     if before is not None:
         part = _part(state, event, had - before.attained, event.at - before.at)
@@ -121,11 +119,11 @@ def _progress(state: State, event: ev.ProgressSeen) -> State:
     elif known is not None:
         got = _part(state, event, had - known.attained, event.at - known.since)
     now = Progress(event.at, event.done, event.total, event.seconds, got, had)
-    state = changed(state, event.lease, progress=now)
+    state = changed_work(state, event.lease, progress=now)
     if (takes := compute.said(state, event.lease)) is not None:
-        claimed = state.leases[event.lease].claimed
+        claimed = state.leases[event.lease].work.claimed
         least = takes if claimed is None else min(takes, claimed)
-        state = changed(state, event.lease, claimed=least)
+        state = changed_work(state, event.lease, claimed=least)
     return _reckoned(state, event.lease, event.at)
 
 
@@ -137,5 +135,5 @@ def _part(state: State, event: ev.ProgressSeen, had: float, lasted: float) -> fl
 
 @evolves(ev.UseSeen)
 def _use_seen(state: State, event: ev.UseSeen) -> State:
-    seen = (*state.leases[event.lease].seen_use, event.share)[-SEEN:]
-    return changed(state, event.lease, seen_use=seen)
+    seen = (*state.leases[event.lease].work.seen_use, event.share)[-SEEN:]
+    return changed_work(state, event.lease, seen_use=seen)

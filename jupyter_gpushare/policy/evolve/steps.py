@@ -53,6 +53,10 @@ def changed(state: State, name: LeaseId, **parts: Any) -> State:
     return put_lease(state, replace(lease_of(state, name), **parts))
 
 
+def changed_work(state: State, name: LeaseId, **parts: Any) -> State:
+    return changed(state, name, work=replace(lease_of(state, name).work, **parts))
+
+
 def put_lease(state: State, lease: Lease) -> State:
     """Store a new or changed lease, and keep all that is looked up or added up of leases.
 

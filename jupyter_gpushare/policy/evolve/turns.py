@@ -12,7 +12,17 @@ from ..words.moves import move
 from ..words.recalls import FREES, Give, Why
 from ..words.turns import TURN_MOVES, Lock, Taker, Turn, TurnEnd, TurnPhase
 from . import recalls
-from .steps import changed, changed_claim, claim_of, drop, evolves, lease_of, seen_at, uses
+from .steps import (
+    changed,
+    changed_claim,
+    changed_work,
+    claim_of,
+    drop,
+    evolves,
+    lease_of,
+    seen_at,
+    uses,
+)
 
 
 @evolves(ev.MemoryReported)
@@ -73,7 +83,7 @@ def remember(state: State, lease: LeaseId, at: float) -> State:
     """A busy task has no turn from now on, or holds no GPU: its service counts on later."""
     if not computes(lease_of(state, lease)):
         return state
-    return changed(state, lease, attained=(attained(state, lease, at), at))
+    return changed_work(state, lease, attained=(attained(state, lease, at), at))
 
 
 def _turn_phase(state: State, lease: LeaseId, phase: TurnPhase, at: float) -> State:

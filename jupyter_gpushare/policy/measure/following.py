@@ -45,6 +45,7 @@ from ..words.model import (
     GpuUuid,
     LeaseId,
     LeasePhase,
+    Peaks,
     TaskKind,
 )
 from .observe import ENDS, Parts, told_apart
@@ -64,13 +65,13 @@ def peaks(
         if held.following and key[1] in used:
             seen.update((lease.id, lease) for lease in followers_on(state, key))
     for name, lease in sorted(seen.items()):
-        before = {part.gpu: part.memory for part in lease.peaks}
+        before = {part.gpu: part.memory for part in lease.peaks.sizes}
         now = dict(before)
         for part in lease.allocations:
             size = used.get(part.gpu, {}).get(name)
             if size and size >= before.get(part.gpu, 0) + config.measure_granularity:
                 now[part.gpu] = Bytes(size)
-        done = 0 if lease.progress is None else lease.progress.done
+        done = 0 if lease.work.progress is None else lease.work.progress.done
         steps = max(lease.steps or 0, done)  # not every framework tells of its memory
         ended = steps >= shares.KNOWN_AFTER or (
             # A cell that ended has perhaps only made the model of which a prediction tells.
@@ -78,12 +79,12 @@ def peaks(
             and lease.task.kind is TaskKind.KERNEL
             and not lease.request.is_predicted
         )
-        known_by = lease.known_by
+        known_by = lease.peaks.known_by
         if now and ended:
             known_by = max(known_by, 1, min(steps - 1, shares.MOST_STEPS))
-        if now != before or known_by != lease.known_by:
+        if now != before or known_by != lease.peaks.known_by:
             parts = tuple(Allocation(gpu, size) for gpu, size in sorted(now.items()))
-            yield ev.PeakSeen(at, name, parts, known_by)
+            yield ev.PeakSeen(at, name, Peaks(parts, known_by))
 
 
 def follow(
@@ -114,7 +115,9 @@ def follow(
         if need < now and (now - need < STEP or not _may_shrink(state, key)):
             continue
         if need != now:
-            seen = tuple((x.id, Bytes(x.peak(gpu))) for x in followers_on(state, key) if x.full)
+            seen = tuple(
+                (x.id, Bytes(x.peaks.on(gpu))) for x in followers_on(state, key) if x.peaks.known_by
+            )
             yield ev.ReservationFollowed(at, environment, gpu, Bytes(need), reserved, seen)
 
 
@@ -130,7 +133,9 @@ def _need(state: State, key: ReservationKey, config: PolicyConfig) -> tuple[int,
     tasks = [lease for lease in tasks_on(state, key) if lease.is_task]
     if books.system:
         # Whatever the host's own processes take, nobody is told to use less than is in use.
-        in_use = sum(x.request.named or config.with_headroom(x.peak(gpu), math.inf) for x in tasks)
+        in_use = sum(
+            x.request.named or config.with_headroom(x.peaks.on(gpu), math.inf) for x in tasks
+        )
         most = max(most, min(in_use, int(wanted(quota, None, books.gpu.memory))))
     need = sure = 0
     for lease in tasks:
@@ -151,10 +156,10 @@ def _size(lease: Lease, gpu: GpuUuid) -> tuple[int, int | None] | None:
 
     ``None``: what the quota gives, as it is not known.
     """
-    estimate = lease.request.estimate
-    if not lease.request.follows or lease.live_limits is False or not (estimate or lease.full):
+    request, known_by = lease.request, lease.peaks.known_by
+    if not request.follows or lease.live_limits is False or not (request.estimate or known_by):
         return None
-    return known(lease.request, lease.peak(gpu), lease.known_by)
+    return known(request, lease.peaks.on(gpu), known_by)
 
 
 def _may_shrink(state: State, key: ReservationKey) -> bool:

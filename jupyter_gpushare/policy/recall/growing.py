@@ -55,7 +55,7 @@ def _needs(state: State, config: PolicyConfig, lease: Lease, gpu: GpuUuid) -> in
         return share.persistent
     if lease.request.named or expected_of(lease, config) is None:
         return lease.request.named
-    size = known(lease.request, lease.peak(gpu))
+    size = known(lease.request, lease.peaks.on(gpu))
     return config.with_headroom(size[0]) if size else 0
 
 

@@ -180,7 +180,7 @@ def served(state: State, config: PolicyConfig) -> Iterator[Offer]:
         needs = max(moving.least, price, 0.0 if yields else 2 * least)
         if yields and turn is not None and turn.phase is TurnPhase.WAITS:
             needs = 0.0
-        pinned = lease.turn_pinned_until or -math.inf
+        pinned = lease.pins.turn_until or -math.inf
         again = may_again(state, config, moving, lease)
         when = max(levels.has_had(state, name, needs), again, pinned)
         if when < math.inf:

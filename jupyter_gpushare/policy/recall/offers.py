@@ -191,7 +191,7 @@ def idle_until(
         return None
     kept = idle_since(state, lease) + seconds
     # A pin keeps no GPU that leaves service, whenever it was set: a new one is refused there, too.
-    return kept if state.leaves(lease) else max(kept, lease.pinned_until or 0.0)
+    return kept if state.leaves(lease) else max(kept, lease.pins.until or 0.0)
 
 
 def due(state: State, lease: Lease, config: PolicyConfig, within: float = math.inf) -> float | None:

@@ -69,7 +69,7 @@ def _offer(state: State, config: PolicyConfig, lease: Lease, loan: Loan) -> Offe
     if lease.can_give and lease.can_be_asked and lease.yields and not resumes:
         idle = offers.idle_since(state, lease) + config.min_idle
         asked = patience.next_ask(Give.PROCESS, state.memory_recall(lease.id))
-        due = max(idle, lease.pinned_until or idle, asked)
+        due = max(idle, lease.pins.until or idle, asked)
         return Offer(lease.id, Give.PROCESS, Why.RECLAIMED, due, False, order)
     if lease.phase is not LeasePhase.HELD:
         return None

@@ -32,7 +32,7 @@ def due(state: State, config: PolicyConfig, lease: Lease) -> float | None:
         return None
     computed = (lease.granted_at or 0.0) + config.stop_after
     asked = patience.next_ask(Give.STOP, state.recall(lease.id, Give.STOP))
-    return max(computed, asked, lease.turn_pinned_until or -math.inf)
+    return max(computed, asked, lease.pins.turn_until or -math.inf)
 
 
 def _can(lease: Lease) -> bool:
@@ -89,7 +89,7 @@ def stopped(state: State, config: PolicyConfig) -> Iterator[Offer]:
 def promised(state: State, config: PolicyConfig) -> Iterator[Offer]:
     """A batch program for each late promise whose GPU has no more to give but by its end."""
     for name in state.promises:
-        told = state.leases[name].progress
+        told = state.leases[name].work.progress
         if told is None or not compute.needs_more(state, name, told.at):
             continue
         lease = state.leases[name]

@@ -117,7 +117,9 @@ def _pool(state: State) -> Iterator[ev.Event]:
 def _followed(state: State) -> Iterator[ev.Event]:
     """What tasks were measured to use, whose reservations follow that."""
     for key, held in sorted(state.reservations.items()):
-        peaks = tuple((x.id, Bytes(x.peak(key[1]))) for x in followers_on(state, key) if x.full)
+        peaks = tuple(
+            (x.id, Bytes(x.peaks.on(key[1]))) for x in followers_on(state, key) if x.peaks.known_by
+        )
         if peaks:  # before the turns are told: there it has what it has without them
             now, reserved = Bytes(held.full or entitled(state, key)), held.full or held.memory
             yield ev.ReservationFollowed(state.settled_at, *key, now, reserved, peaks)
@@ -228,14 +230,14 @@ def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
             recall = state.memory_recall(lease.id)
             why = (recall and recall.said) or texts.STILL_THERE
             yield ev.ResidueFound(lease.changed_at, lease.id, lease.environment, why)
-    if lease.pinned_until is not None:
+    if lease.pins.until is not None:
         yield ev.LeasePinned(
             lease.changed_at,
             lease.id,
             lease.environment,
-            lease.pinned_until,
-            lease.turn_pinned_until,
-            lease.turn_pinned_from,
+            lease.pins.until,
+            lease.pins.turn_until,
+            lease.pins.turn_from,
         )
     if parked and not lease.has_residue:
         return

@@ -143,7 +143,7 @@ def sheltered(state: State, config: PolicyConfig, holder: LeaseId) -> float:
 
 def kept_until(state: State, holder: LeaseId) -> float:
     """Boot time until which a pin, or the lock that was before it, keeps this turn."""
-    turn, pinned = state.turns[holder], state.leases[holder].turn_pinned_until
+    turn, pinned = state.turns[holder], state.leases[holder].pins.turn_until
     return max(-math.inf if one is None else one for one in (pinned, turn.kept))
 
 

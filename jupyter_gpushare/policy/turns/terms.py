@@ -122,7 +122,7 @@ def is_shared_out(state: State, config: PolicyConfig, lease: Lease) -> bool:
 
 def why_late(state: State, config: PolicyConfig, lease: Lease) -> Cause:
     """Why a promise will not be kept as things are."""
-    known, told = state.promises[lease.id], lease.progress
+    known, told = state.promises[lease.id], lease.work.progress
     left = compute.work_left(state, lease.id)
     if told is not None and left is not None:
         had = (told.attained - known.attained) / max(1, len(lease.allocations))
@@ -147,7 +147,7 @@ def why_late(state: State, config: PolicyConfig, lease: Lease) -> Cause:
 
 def verdict(state: State, lease: Lease, at: float) -> tuple[PromiseState, Cause | None]:
     """How a promise ends whose work is over ``at`` then, and why it was not kept."""
-    known, told = state.promises[lease.id], lease.progress
+    known, told = state.promises[lease.id], lease.work.progress
     if not known.state.is_open:
         return known.state, known.why
     total = known.total if told is None or told.total is None else told.total

@@ -41,6 +41,7 @@ from .model import (
     Movable,
     OverLimitStage,
     Parked,
+    Peaks,
     PriorityClass,
     ProcessId,
     Quota,
@@ -914,13 +915,9 @@ class ReservationResized(OfReservation):
 
 @measured()
 class PeakSeen(AboutLease):
-    """The most that a task was measured to use so far, on each of its GPUs.
+    """The most that a task was measured to use so far, on each of its GPUs."""
 
-    It has ended so many cells or steps since (``known_by``).
-    """
-
-    peaks: tuple[Allocation, ...]
-    known_by: int
+    peaks: Peaks
 
 
 @recorded(

@@ -485,6 +485,26 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
+class Peaks:
+    """The most that a task was measured to use on each GPU, where its reservation follows that.
+
+    It has ended ``known_by`` cells or steps since it was first measured to use any.
+    """
+
+    sizes: tuple[Allocation, ...] = ()
+    known_by: int = 0
+
+    @property
+    def most(self) -> int:
+        """The most bytes on any GPU; 0: not measured."""
+        return max((part.memory for part in self.sizes), default=0)
+
+    def on(self, gpu: GpuUuid) -> int:
+        """The most bytes on ``gpu``, else on any GPU; 0: not measured."""
+        return next((part.memory for part in self.sizes if part.gpu == gpu), 0) or self.most
+
+
+@dataclass(frozen=True, slots=True)
 class Voucher:
     """A lease as the node manager signs it for its holder, in case the ledger is lost.
 
