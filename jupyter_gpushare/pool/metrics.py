@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from ..daemon.families import PREFIX, gauge, gauges
 from ..protocol.errors import Reason
 from .state import Host, State
 
-PREFIX: Final = "jupyter_gpushare_pool"
 #: Upper bounds in seconds of what ranking the hosts takes.
 RANKINGS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 _HOSTS: Final = ("in_service", "out_of_service", "lost", "given_up")
@@ -30,7 +30,7 @@ class PoolMetrics(Collector):
         self._state = state
         self.registry = CollectorRegistry()
         self.refusals = Counter(
-            f"{PREFIX}_refusals",
+            f"{PREFIX}_pool_refusals",
             "Calls of administrators, the Hub and spawners that the pool refused, by its reason",
             ["reason"],
             registry=self.registry,
@@ -38,7 +38,7 @@ class PoolMetrics(Collector):
         for reason in Reason:
             self.refusals.labels(reason.value)
         self.where = Histogram(
-            f"{PREFIX}_where_seconds",
+            f"{PREFIX}_pool_where_seconds",
             "How long the pool took to rank the hosts for somebody",
             buckets=RANKINGS,
             registry=self.registry,
@@ -49,21 +49,17 @@ class PoolMetrics(Collector):
         """What the state says."""
         state = self._state()
         hosts = tuple(state.hosts.values())
-        yield _family(
-            "hosts",
+        standing = Tally(map(_standing, hosts))
+        yield gauges(
+            "pool_hosts",
             "Hosts, by how they stand; what was lent to one that is given up counts no more",
             "state",
-            _HOSTS,
-            Tally(map(_standing, hosts)),
+            {word: standing[word] for word in _HOSTS},
         )
-        reached = GaugeMetricFamily(
-            f"{PREFIX}_host_reached", "1 if the pool reaches the host", labels=["host"]
-        )
-        for host in hosts:
-            reached.add_metric([host.name], float(host.connected))
-        yield reached
+        reached = {host.name: host.connected for host in hosts}
+        yield gauges("pool_host_reached", "1 if the pool reaches the host", "host", reached)
         gpus = GaugeMetricFamily(
-            f"{PREFIX}_gpus",
+            f"{PREFIX}_pool_gpus",
             "GPUs, by their kind and whether anybody uses them; unknown: of hosts not reached",
             labels=["kind", "state"],
         )
@@ -72,23 +68,24 @@ class PoolMetrics(Collector):
             for word in _GPUS:
                 gpus.add_metric([kind, word], float(counted[kind, word]))
         yield gpus
-        lent: Tally[str] = Tally()
+        lent = dict.fromkeys(("reached", "lost", "given_up"), 0)
         for host in hosts:
             words = "reached" if host.connected else "given_up" if host.expired else "lost"
             lent[words] += sum(out.gpus for out in host.out.values())
-        yield _family(
-            "lent_gpus",
+        yield gauges(
+            "pool_lent_gpus",
             "GPUs of quotas that are lent to hosts, by whether the pool reaches the host",
             "hosts",
-            ("reached", "lost", "given_up"),
             lent,
         )
         queued = sum(host.report.queue for host in hosts if host.connected and host.report)
-        yield _gauge("queue_requests", "Requests that wait on hosts that are reached", queued)
+        yield gauge("pool_queue_requests", "Requests that wait on hosts that are reached", queued)
         wants = sum(len(here.wants) for host in hosts for here in host.here.values())
-        yield _gauge("quota_requests", "Of these, requests that wait for a part of a quota", wants)
+        yield gauge(
+            "pool_quota_requests", "Of these, requests that wait for a part of a quota", wants
+        )
         kept = sum(loan.gpus for loan in state.loans.values())
-        yield _gauge("kept_gpus", "GPUs that an administrator keeps ready for somebody", kept)
+        yield gauge("pool_kept_gpus", "GPUs that an administrator keeps ready for somebody", kept)
 
 
 def _standing(host: Host) -> str:
@@ -105,16 +102,3 @@ def _gpus(host: Host) -> Iterator[tuple[str, str]]:
             yield gpu.kind, "out_of_service"
         else:
             yield gpu.kind, "free" if gpu.exclusive_free else "used"
-
-
-def _family(
-    name: str, text: str, label: str, words: tuple[str, ...], counted: Tally[str]
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=[label])
-    for word in words:
-        family.add_metric([word], float(counted[word]))
-    return family
-
-
-def _gauge(name: str, text: str, value: int) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"{PREFIX}_{name}", text, value=float(value))

@@ -25,12 +25,12 @@ from support.node import GIB, RunningNode, token_file, until
 from support.policy_world import task
 
 from jupyter_gpushare.daemon import metricsport
+from jupyter_gpushare.daemon.families import PREFIX
 from jupyter_gpushare.node.views.environment_metrics import (
     OTHERS,
-    PREFIX as BY_PERSON,
     EnvironmentMetrics,
 )
-from jupyter_gpushare.node.views.metrics import PREFIX, Moves
+from jupyter_gpushare.node.views.metrics import Moves
 from jupyter_gpushare.policy.books.state import Lease, State
 from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.words.events import EVENTS, Event
@@ -42,6 +42,7 @@ from jupyter_gpushare.policy.words.model import (
 )
 from jupyter_gpushare.protocol.messages import Method, Notice
 
+BY_PERSON = f"{PREFIX}_environment"
 ETC = Path(__file__).parents[2] / "etc"
 DASHBOARD = ETC / "grafana" / "jupyter-gpushare.json"
 RULES = ETC / "prometheus" / "jupyter-gpushare.rules.yml"

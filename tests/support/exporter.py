@@ -6,7 +6,7 @@ import urllib.request
 
 import pytest
 
-from jupyter_gpushare.node.views.metrics import PREFIX
+from jupyter_gpushare.daemon.families import PREFIX
 
 from .hub import free_ports
 

@@ -12,14 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
+from ...daemon.families import counters, gauges
 from ...policy.books import uses
 from ...policy.books.state import Lease, State
 from ...policy.words.model import Activity, EnvironmentName, LeasePhase
 from ...protocol import documents as doc
 
-PREFIX: Final = "jupyter_gpushare_environment"
 OTHERS: Final = "(others)"
 
 _HELD, _BUSY = "gpu_seconds_held", "gpu_seconds_busy"
@@ -118,15 +116,11 @@ class EnvironmentMetrics:
             ("reserved_bytes", "Memory promised to an environment, on all its GPUs", reserved),
             ("requests", "Requests of an environment that wait", waiting),
         ):
-            gauge = GaugeMetricFamily(f"{PREFIX}_{word}", text, labels=["environment"])
-            for label in labels:
-                gauge.add_metric([label], float(figures[label]))
-            yield gauge
+            shown = {label: figures[label] for label in labels}
+            yield gauges(f"environment_{word}", text, "environment", shown)
         for word, (text, scale) in _SUMS.items():
-            counter = CounterMetricFamily(f"{PREFIX}_{word}", text, labels=["environment"])
-            for label in labels:
-                counter.add_metric([label], told[word].get(label, 0.0) / scale)
-            yield counter
+            sums = {label: told[word].get(label, 0.0) / scale for label in labels}
+            yield counters(f"environment_{word}", text, "environment", sums)
         if self._servers is not None:
             yield from self._of_servers(self._servers, state)
 
@@ -140,14 +134,12 @@ class EnvironmentMetrics:
         for name, times in tuple(servers.sleeps.items()):
             slept[self._label(name)] += times
         for kind, word, text, figures in (
-            (GaugeMetricFamily, "requests_held", "Requests that wait for a server to wake", held),
-            (GaugeMetricFamily, "wake_seconds", "What waking a server took last, at most", woke),
-            (CounterMetricFamily, "sleeps", "How often servers slept", slept),
+            (gauges, "requests_held", "Requests that wait for a server to wake", held),
+            (gauges, "wake_seconds", "What waking a server took last, at most", woke),
+            (counters, "sleeps", "How often servers slept", slept),
         ):
-            family = kind(f"{PREFIX}_server_{word}", text, labels=["environment"])
-            for label, figure in sorted(figures.items()):
-                family.add_metric([label], float(figure))
-            yield family
+            shown = dict(sorted(figures.items()))
+            yield kind(f"environment_server_{word}", text, "environment", shown)
 
     def _label(self, environment: EnvironmentName) -> str:
         known = self._labels.get(environment)

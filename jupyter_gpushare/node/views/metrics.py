@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from ...daemon.families import PREFIX, counters, gauge, gauges
 from ...policy.books.state import State
 from ...policy.words.events import (
     ActivityChanged,
@@ -47,7 +47,6 @@ from ..manager import Manager
 from .environment_metrics import EnvironmentMetrics, Servers
 from .status import DisplayState, display_state
 
-PREFIX = "jupyter_gpushare"
 #: Upper bounds in seconds: at once, as long as a person looks, a coffee, a lunch, a night.
 WAITS = (0.1, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600)
 
@@ -162,12 +161,12 @@ class NodeMetrics(Collector):
     def collect(self) -> Iterator[Any]:
         """All gauges. Sizes in bytes."""
         state, readings = self._manager.state, self._manager.readings.by_gpu
-        yield _gauge(
+        yield gauge(
             "up",
             "1 while leases are granted",
-            float(state.problem is None and state.rebuild is None),
+            state.problem is None and state.rebuild is None,
         )
-        yield _gauge("gpus", "GPUs of the node", float(len(state.gpus)))
+        yield gauge("gpus", "GPUs of the node", len(state.gpus))
         for name, text in (
             ("memory", "Memory of a GPU"),
             ("reserved", "Memory promised to environments"),
@@ -187,16 +186,16 @@ class NodeMetrics(Collector):
                 }[name]
                 for uuid, books in state.gpus.items()
             }
-            yield _gauges(f"gpu_{name}_bytes", text, "gpu", sizes)
-        yield _gauges(
+            yield gauges(f"gpu_{name}_bytes", text, "gpu", sizes)
+        yield gauges(
             "gpu_utilisation_ratio",
             "Share of the last sample's time in which the GPU computed, 0 to 1",
             "gpu",
             {uuid: readings[uuid].utilisation for uuid in state.gpus if uuid in readings},
         )
         healthy = {uuid: books.problem is None for uuid, books in state.gpus.items()}
-        yield _gauges("gpu_healthy", "1 if usable", "gpu", healthy)
-        yield _gauges(
+        yield gauges("gpu_healthy", "1 if usable", "gpu", healthy)
+        yield gauges(
             "gpu_in_service",
             "0 if an administrator took it out of service",
             "gpu",
@@ -204,42 +203,40 @@ class NodeMetrics(Collector):
         )
         tally = Tally(display_state(state, lease) for lease in state.leases.values())
         shown = {word: tally[word] for word in get_args(DisplayState)}
-        yield _gauges("leases", "Leases by state", "state", shown)
+        yield gauges("leases", "Leases by state", "state", shown)
         yield from self._parked(state)
         levels = Tally(
             budget.level
             for name, budget in state.budgets.items()
             if state.quotas.resolve(name)[0].gpu_hours is not None
         )
-        yield _gauges(
+        yield gauges(
             "budgets",
             "Environments with a GPU-hour budget that used a GPU lately, by how they stand with it",
             "level",
             {level.value: levels[level] for level in BudgetLevel},
         )
         promised = Tally(one.state for one in state.promises.values() if one.named)
-        yield _gauges(
+        yield gauges(
             "promises_open",
             "Promises that people named and that may still be kept, by how they stand",
             "state",
             {word.value: promised[word] for word in PromiseState if word.is_open},
         )
         yield from self._queue(state)
-        refusals = CounterMetricFamily(
-            f"{PREFIX}_refusals",
+        yield counters(
+            "refusals",
             "Calls and connections that were answered with an error, by its reason",
-            labels=["reason"],
+            "reason",
+            {reason.value: self._door.refusals.get(reason, 0) for reason in Reason},
         )
-        for reason in Reason:
-            refusals.add_metric([reason.value], float(self._door.refusals.get(reason, 0)))
-        yield refusals
-        yield _gauge("connections", "Clients connected", float(self._door.open_connections))
+        yield gauge("connections", "Clients connected", self._door.open_connections)
         age = max(0.0, self._manager.clock.boot() - self._manager.readings.at)
-        yield _gauge("measured_age_seconds", "Time since the GPUs could be measured last", age)
-        yield _gauge("flagged_processes", "Processes out of bounds", float(len(state.flags)))
+        yield gauge("measured_age_seconds", "Time since the GPUs could be measured last", age)
+        yield gauge("flagged_processes", "Processes out of bounds", len(state.flags))
         walls = self._manager.walls
         stand = 0 if walls is None or walls.problem else walls.told()["groups"]
-        yield _gauge("walls", "Control groups in which the kernel enforces leases", float(stand))
+        yield gauge("walls", "Control groups in which the kernel enforces leases", stand)
         if self._environments is not None:
             yield from self._environments.collect(state)
 
@@ -249,33 +246,31 @@ class NodeMetrics(Collector):
         for lease in state.leases.values():
             if lease.parked is not None:
                 held[lease.parked.rung] += lease.parked.memory
-        yield _gauges(
+        yield gauges(
             "parked_bytes",
             "Host memory that parked tasks have, by how they gave their GPUs back",
             "rung",
             {rung.value: held[rung] for rung in Rung if rung is not Rung.NONE},
         )
-        yield _gauge(
+        yield gauge(
             "parked_planned_bytes",
             "Host memory that is promised to tasks that are about to park",
-            float(planned),
+            planned,
         )
         if (limit := self._manager.config.parked_memory) is not None:
-            yield _gauge(
-                "parked_limit_bytes", "Host memory that parked tasks may have", float(limit)
-            )
+            yield gauge("parked_limit_bytes", "Host memory that parked tasks may have", limit)
 
     def _queue(self, state: State) -> Iterator[Any]:
         waiting = Tally(item.priority_class for item in state.queue.waiting.values())
         by_class = {kind.value: waiting[kind] for kind in PriorityClass}
-        yield _gauges("queue_requests", "Requests that wait", "priority_class", by_class)
+        yield gauges("queue_requests", "Requests that wait", "priority_class", by_class)
         began = [
             state.leases[name].requested_at
             for name in state.queue.waiting
             if name not in state.queue.held_up
         ]
         now = self._manager.clock.boot()
-        yield _gauge(
+        yield gauge(
             "queue_oldest_seconds",
             "How long the request has waited that waits longest; who spent a budget is not counted",
             max(0.0, now - min(began, default=now)),
@@ -373,21 +368,6 @@ class Moves:
         if memory > 0:
             self._copies.labels(direction).observe(seconds)
             self._copied.labels(direction).inc(memory)
-
-
-def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"{PREFIX}_{name}", text, value=value)
-
-
-def _gauges(
-    name: str, text: str, label: str, values: Mapping[Any, float | None]
-) -> GaugeMetricFamily:
-    """A gauge by one label; what is not known (``None``) is left out."""
-    family = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=[label])
-    for word, value in values.items():
-        if value is not None:
-            family.add_metric([word], float(value))
-    return family
 
 
 def registry_of(
