@@ -210,7 +210,7 @@ def _plan(plan: _Plan) -> dict[str, Any]:
     ask, config = _ask(request, (gpu.kind for gpu in gpus.values())), _config(plan)
     if estimate is not None and asked is None:
         needs = config.with_headroom(estimate, runs or 2)
-        rooms = [replace(room, expected=needs) for room in rooms]
+        rooms = [room._replace(expected=needs) for room in rooms]
     wish = Request(count, asked, reserve=None if estimate is None else Reserve.ESTIMATE)
     tasks = most_tasks(config, quota, wish)
     placement = place(rooms, quota, count, asked, tasks, ask)

@@ -394,7 +394,7 @@ def test_placement_wants_the_smaller_of_quota_and_estimate() -> None:
     room = GpuRoom(ZERO, 0, 24 * GIB, 8 * GIB, 1, expected=6 * GIB)
     granted = place([room], Quota(1, 10 * GIB), 1, None, 4)
     assert granted == Granted((Allocation(ZERO, 6 * GIB),))
-    assert isinstance(place([replace(room, expected=None)], Quota(1, None), 1, None, 4), NoRoom)
+    assert isinstance(place([room._replace(expected=None)], Quota(1, None), 1, None, 4), NoRoom)
     named = place([room], Quota(1, None), 1, 9 * GIB, 4)
     assert isinstance(named, NoRoom), "what is named is what is wanted"
 

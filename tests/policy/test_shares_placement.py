@@ -99,10 +99,10 @@ def test_example_f_is_reclaimed_from_batch() -> None:
     a = rooms(0, 0, 0)
     b = rooms(("A1", 0), ("A1", 30), ("A3", 50))
     c = rooms(("A1", 20), ("A2", 20), ("A3", 40))
-    c[0] = dataclasses.replace(c[0], batch=(40,))
+    c[0] = c[0]._replace(batch=(40,))
     nodes = (a, b, c)
     assert choose_node(nodes, ask) is None
-    back = [[dataclasses.replace(one, left=one.reclaimed(0)) for one in node] for node in nodes]
+    back = [[one._replace(left=one.reclaimed(0)) for one in node] for node in nodes]
     assert back[2][0].left == 60
     assert choose_node(back, ask) == 2
     assert chosen(back[2], ask) == 0
@@ -118,7 +118,7 @@ def test_batch_goes_where_it_runs_for_the_shortest_time() -> None:
 
 def test_memory_must_be_there_too() -> None:
     node = rooms(80, 100)
-    node[1] = dataclasses.replace(node[1], free=GIB // 2)
+    node[1] = node[1]._replace(free=GIB // 2)
     assert chosen(node, needs(30)) == 0
     assert choose_node((node,), needs(90)) is None
 

@@ -694,8 +694,7 @@ class World:
 
         def emptied(rooms: tuple[GpuRoom, ...], works: bool) -> tuple[GpuRoom, ...]:
             return tuple(
-                replace(
-                    room,
+                room._replace(
                     free=room.memory - (room.reservation or 0),
                     tasks=0,
                     named=0,

@@ -15,7 +15,6 @@ from ..words.model import GpuUuid, LeasePhase
 from .demand import wanting
 from .placement import GpuRoom
 from .state import Lease, State
-from .table import replace
 
 #: Seconds for which others wait for one move.
 LONGEST: Final = 120.0
@@ -61,7 +60,7 @@ def without(rooms: tuple[GpuRoom, ...], gpus: frozenset[GpuUuid]) -> tuple[GpuRo
     """The rooms, those of ``gpus`` of no use."""
     if not gpus:
         return rooms
-    return tuple(replace(r, usable=False) if r.uuid in gpus else r for r in rooms)
+    return tuple(r._replace(usable=False) if r.uuid in gpus else r for r in rooms)
 
 
 def line(state: State) -> bool:

@@ -119,7 +119,7 @@ def in_turns(
 def reclaimed(rooms: tuple[GpuRoom, ...], config: PolicyConfig) -> tuple[GpuRoom, ...]:
     """The rooms if batch tasks kept no more than their least share."""
     return tuple(
-        replace(room, left=room.reclaimed(config.batch_share_least)) if room.batch else room
+        room._replace(left=room.reclaimed(config.batch_share_least)) if room.batch else room
         for room in rooms
     )
 
@@ -188,7 +188,7 @@ def expecting(
         return rooms
     regions = state.regions
     return tuple(
-        room if room.uuid in regions else replace(room, expected=expected) for room in rooms
+        room if room.uuid in regions else room._replace(expected=expected) for room in rooms
     )
 
 
@@ -232,13 +232,13 @@ def _large_enough(lease: Lease, room: GpuRoom, asked: int, config: PolicyConfig)
         need += held(room)
     if min(need, max(comes_back(lease), room.capacity)) + beside <= room.free + held(room):
         return room
-    return replace(room, usable=False)
+    return room._replace(usable=False)
 
 
 def _only(rooms: tuple[GpuRoom, ...], gpus: Set[GpuUuid]) -> tuple[GpuRoom, ...]:
     # The environment's other GPUs stay in the list: the lease cannot go there, but the quota counts
     # them.
-    return tuple(room if room.uuid in gpus else replace(room, usable=False) for room in rooms)
+    return tuple(room if room.uuid in gpus else room._replace(usable=False) for room in rooms)
 
 
 def waits_for_own(state: State, lease: Lease, config: PolicyConfig) -> bool:
@@ -250,8 +250,7 @@ def _emptied(rooms: tuple[GpuRoom, ...]) -> tuple[GpuRoom, ...]:
     return tuple(
         room
         if room.reservation is None
-        else replace(
-            room,
+        else room._replace(
             free=room.free + room.reservation + room.lifted,
             reservation=None,
             named=0,

@@ -18,7 +18,6 @@ from ..words.turns import Figures, Share, ShareMode
 from .demand import ranks
 from .placement import GpuRoom
 from .state import Reservation, State
-from .table import replace
 
 T = TypeVar("T")
 
@@ -287,7 +286,7 @@ def rooms(
         return tuple(plain)
     crowd = ranks(state)
     seen = (
-        replace(room, rank=crowd.get(room.uuid, 0)) if in_time(state, config, room.uuid) else room
+        room._replace(rank=crowd.get(room.uuid, 0)) if in_time(state, config, room.uuid) else room
         for room in plain
     )
     return tuple(_room(state, config, environment, room, squeeze) for room in seen)
@@ -305,11 +304,11 @@ def _room(
     if squeeze and in_time(state, config, room.uuid):
         free = max(free, free_with(state, config, room.uuid, by_turns))
     if own_full is None and free > room.free:
-        return replace(room, free=free, expected=None)  # as :func:`.room.expecting` says
+        return room._replace(free=free, expected=None)  # as :func:`.room.expecting` says
     if own_full is None:
         return room
     # One more task of an environment that takes turns here needs its whole reservation again.
-    return replace(room, free=free, reservation=own_full, usable=room.usable and free >= 0)
+    return room._replace(free=free, reservation=own_full, usable=room.usable and free >= 0)
 
 
 def make_room(

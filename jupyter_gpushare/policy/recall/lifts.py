@@ -290,7 +290,7 @@ def _needs(state: State, config: PolicyConfig, at: float) -> dict[GpuUuid, int]:
     def behind(rooms: tuple[GpuRoom, ...]) -> tuple[GpuRoom, ...]:
         """The rooms if the requests ahead in line had what they wait for."""
         return tuple(
-            replace(room, free=room.free - taken[room.uuid], tasks=room.tasks + tasks[room.uuid])
+            room._replace(free=room.free - taken[room.uuid], tasks=room.tasks + tasks[room.uuid])
             for room in rooms
         )
 

@@ -23,7 +23,6 @@ from ..books.placement import GpuRoom
 from ..books.room import try_place
 from ..books.shares import in_time
 from ..books.state import Lease, State
-from ..books.table import replace
 from ..turns import levels, order as turn_order
 from ..words.config import PolicyConfig
 from ..words.model import GpuUuid, LeaseId, PriorityClass, Rung
@@ -136,7 +135,7 @@ def _goes_to(
 
     def only(rooms: tuple[GpuRoom, ...]) -> tuple[GpuRoom, ...]:
         return tuple(
-            replace(room, rank=crowd.get(room.uuid, 0), usable=room.usable and room.uuid in to)
+            room._replace(rank=crowd.get(room.uuid, 0), usable=room.usable and room.uuid in to)
             for room in rooms
         )
 
