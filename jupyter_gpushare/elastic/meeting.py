@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..protocol.privateplace import replace_private
+
 if TYPE_CHECKING:
     from torch.distributed import FileStore
 
@@ -53,9 +55,7 @@ class Meeting:
 
     def say(self, word: Word) -> None:
         """The leader's newest word."""
-        made = self.folder / ".word"
-        made.write_bytes(msgspec.json.encode(word))
-        os.replace(made, self.folder / "word")
+        replace_private(self.folder / "word", msgspec.json.encode(word), lasting=False)
 
     def heard(self) -> Word:
         """The newest word of the leader."""

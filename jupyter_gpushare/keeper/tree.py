@@ -23,7 +23,7 @@ from ..client.memory.driver import (
 )
 from ..protocol import names
 from ..protocol.checkpoint import Cause, Result, SeenGpu, State, Target
-from ..protocol.processes import is_same, session_of, start_time, stat_of, tree_of
+from ..protocol.processes import is_same, parent_of, session_of, start_time, tree_of
 from .holding import Holding
 from .record import Noted, private_place
 
@@ -185,9 +185,9 @@ class KeptTree:
     def _gone(self, root: Target) -> set[int]:
         """Those of its session, and those that have left that, too, and have lost their parent."""
         # The helper's worker starts nothing but the root, and adopts whatever loses its parent.
-        worker = _parent(root.pid)
+        worker = parent_of(root.pid)
         adopted: Sequence[int] = ()
-        if worker is not None and _parent(worker) == self.helper:
+        if worker and parent_of(worker) == self.helper:
             adopted = tree_of([worker])
         return {*session_of(root.pid), *adopted} - {worker}
 
@@ -241,7 +241,3 @@ def _wait(watches: Iterable[int], seconds: float) -> None:
         poll = select.poll()  # not select: it cannot take a descriptor over 1023
         poll.register(watch, select.POLLIN)
         poll.poll(max(0.0, until - time.monotonic()) * 1000)
-
-
-def _parent(pid: int) -> int | None:
-    return next((int(parent) for parent in stat_of(pid)[1:2]), None)

@@ -41,6 +41,11 @@ def stat_of(pid: int | str, proc: str = "/proc") -> list[bytes]:
     return []
 
 
+def parent_of(pid: int) -> int:
+    """Its parent's id; 0: it has none, or is gone."""
+    return int((stat_of(pid)[1:2] or [b"0"])[0])
+
+
 def tree_of(roots: Collection[int], proc: str = "/proc") -> list[int]:
     """The processes among ``roots``, and all that descend from them; without zombies."""
     stats = {int(name): stat_of(name, proc) for name in os.listdir(proc) if name.isdigit()}

@@ -34,12 +34,7 @@ class Door:
         self._begun: list[subprocess.Popen[bytes]] = []
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-        self._socket = socket.socket(socket.AF_UNIX)
-        before = os.umask(0o177)
-        try:
-            self._socket.bind(path)
-        finally:
-            os.umask(before)
+        self._socket = sockets.bound(path, 0o177)
         self._socket.listen()
 
     def serve(self) -> None:
@@ -90,7 +85,7 @@ class Door:
 def enter(path: str, person: str, command: list[str]) -> None:
     """Run ``command`` behind the door, with this process's input and output."""
     with socket.socket(socket.AF_UNIX) as door:
-        door.connect(path)
+        sockets.connect(door, path)
         if sockets.peer(door)[1] != os.geteuid():
             raise PermissionError(f"{path} belongs to somebody else")
         door.sendall(json.dumps({"person": person, "command": command}).encode() + b"\n")

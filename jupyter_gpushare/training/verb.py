@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,6 +12,7 @@ from ..predict.card import card_text
 from ..predict.estimates import Predictor, WrongModels
 from ..predict.records import MODELS_FILE, RECORDS_FILE, Record, read_lines, shipped
 from ..protocol.messages import Method
+from ..protocol.privateplace import replace_private
 
 
 class PredictorVerb(LedgerVerb):
@@ -54,10 +53,7 @@ class PredictorRetrainApp(PredictorVerb):
         place = self.beside(MODELS_FILE)
         place.parent.mkdir(parents=True, exist_ok=True)
         with as_owner_of(place):
-            descriptor, draft = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
-            with open(descriptor, "w", encoding="utf-8") as file:
-                json.dump(document, file, separators=(",", ":"))
-            os.replace(draft, place)
+            replace_private(place, json.dumps(document, separators=(",", ":")).encode())
         answer = {"file": str(place), "runs": len(own), "card": document["card"]}
         return self.say(
             answer, f"{card_text(document['card'])}\n{place}: made, with {len(own)} own runs"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final
 
-from ...protocol.processes import stat_of, status_of
+from ...protocol.processes import parent_of, stat_of, status_of
 from ..words.classes import Origin
 from .task import SESSION_NAME, running_kernel
 
@@ -80,7 +80,7 @@ def _survives_its_terminal() -> bool:
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         return False
     leader = os.getsid(0)
-    before = {leader, _parent(leader)} - {os.getpid()}
+    before = {leader, parent_of(leader)} - {os.getpid()}
     return not any(map(_ignores_hang_up, before))
 
 
@@ -100,10 +100,4 @@ def _line_of(pid: int) -> Iterator[Sequence[str]]:
         except OSError:
             return
         yield [os.fsdecode(word) for word in line.split(b"\0")]
-        pid = _parent(pid)
-
-
-def _parent(pid: int) -> int:
-    """Its parent's id; 0: it has none, or is gone."""
-    fields = stat_of(pid)
-    return int(fields[1]) if len(fields) > 1 else 0
+        pid = parent_of(pid)
