@@ -545,8 +545,10 @@ class Signals:
         Keys typed at the terminal reach every process of the foreground, the
         command too: with ``on_typed`` that is told of them, and they are left out.
         """
-        ready, _, _ = select.select([self._fd, *others], [], [], timeout)
-        if self._fd not in ready:
+        ready = select.poll()  # not select: it cannot take a descriptor over 1023
+        for descriptor in (self._fd, *others):
+            ready.register(descriptor, select.POLLIN)
+        if (self._fd, select.POLLIN) not in ready.poll(None if timeout is None else timeout * 1000):
             return None
         number, code = self._next()
         # A terminal's end is told to its session's leader alone, which this process may be.

@@ -158,8 +158,9 @@ class EmbeddedNode:
             return
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._left, signal.SIGTERM)
-            ended, _, _ = select.select([self._left], [], [], _STOP_WITHIN)
-            if not ended:
+            ended = select.poll()  # not select: it cannot take a descriptor over 1023
+            ended.register(self._left, select.POLLIN)
+            if not ended.poll(_STOP_WITHIN * 1000):
                 signal.pidfd_send_signal(self._left, signal.SIGKILL)
         os.close(self._left)
         self._left = None

@@ -132,6 +132,25 @@ def test_the_exit_code_is_the_commands(node: LiveNode, script: str, code: int) -
     assert node.cli("run", "sh", "-c", script).returncode == code
 
 
+def test_it_waits_for_a_command_though_a_thousand_files_are_open(node: LiveNode) -> None:
+    """A launcher may leave its own open; `select` takes no descriptor over 1023."""
+    launcher = (
+        "import os, sys\n"
+        "for number in range(3, 1024):\n"
+        "    os.dup2(0, number)\n"
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", launcher, *CLI[1:], "run", "sh", "-c", "exit 7"],
+        env=node.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (7, "")
+
+
 def test_a_command_that_cannot_start_takes_no_lease(node: LiveNode, tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text("#!/no/such/interpreter\n")

@@ -6,9 +6,12 @@ Real servers, kill -9.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import os
+import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -62,6 +65,17 @@ def test_who_stops_takes_no_part_in_the_election_any_more(
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(story())
+
+
+def test_who_has_a_thousand_files_open_ends_the_node_manager_that_it_left(tmp_path: Path) -> None:
+    """`select` takes no descriptor over 1023."""
+    node = EmbeddedNode(socket=f"{tmp_path}/s", arguments=[], log=logging.getLogger("host"))
+    with subprocess.Popen(["sleep", "60"]) as child:
+        watch = os.pidfd_open(child.pid)
+        node._left = fcntl.fcntl(watch, fcntl.F_DUPFD_CLOEXEC, 1024)
+        os.close(watch)
+        node.end_child()
+        assert child.wait(60) == -signal.SIGTERM
 
 
 def test_a_server_waits_for_a_node_manager_for_all_that_is_away_and_no_longer(
