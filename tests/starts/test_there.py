@@ -161,8 +161,8 @@ def test_it_loads_little() -> None:
 def test_what_ssh_could_take_for_an_option_is_no_host(host: str) -> None:
     provisioner = PoolProvisioner(parent=AsyncKernelManager(connection_file="/no/file"))
     with pytest.raises(HostAway, match="is no host's name"):
-        provisioner._over_ssh(host, "/tmp/s")
-    assert provisioner._over_ssh("alice@b", "/tmp/s")[-2:] == ["--", "alice@b"]
+        provisioner._over_ssh(Choice(host), "/tmp/s")
+    assert provisioner._over_ssh(Choice("alice@b"), "/tmp/s")[-2:] == ["--", "alice@b"]
 
 
 def test_the_shell_behind_ssh_gets_a_python_with_a_space_in_one_word(tmp_path: Path) -> None:
