@@ -10,7 +10,7 @@ from typing import Final
 
 from ..figures import format_duration
 from ..protocol import names
-from ..protocol.address import is_another_hosts
+from ..protocol.address import configured_socket
 from ..protocol.batchjob import VISIBLE, described, has_too_many
 from ..server.otherpythons import PATIENCE
 from .checks import Check, ok, problem, warning
@@ -46,7 +46,7 @@ def batch_job(environ: Mapping[str, str]) -> Iterator[Check]:
             "See which shell profile or module sets it, and take that away.",
         )
     path = environ.get(names.SOCKET)
-    if path and is_another_hosts(path, environ):
+    if path and configured_socket(environ) is None:
         yield ok(name, f"{names.SOCKET} is of another job or host ({path}), and is not used here")
 
 

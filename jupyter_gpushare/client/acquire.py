@@ -44,8 +44,10 @@ class _Process:
     def get(self) -> Broker:
         with self._lock:
             if self._broker is None:
+                from ..protocol.batchjob import leave_behind
                 from .requests.broker import Broker
 
+                leave_behind(os.environ)
                 self._broker = Broker(os.environ, self._weakest)
                 os.register_at_fork(
                     before=self._forks,

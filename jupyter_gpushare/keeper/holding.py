@@ -19,6 +19,7 @@ from ..console.node import NOT_SET_UP, PATIENCE
 from ..console.verb import COMMAND
 from ..protocol import names
 from ..protocol.address import find_socket
+from ..protocol.batchjob import set_here
 from ..protocol.errors import Reason
 from ..protocol.messages import Method, Notification
 from ..protocol.said import plain
@@ -153,6 +154,7 @@ class Holding:
             names.SECRET: self.secret,
             names.SOCKET: self.session.path,
             names.RUN: str(os.getpid()),
+            names.SET_IN: set_here(self.environ, self.session.path),
         }
 
     def joined_by(self, pid: int) -> bool:

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from . import names
-from .batchjob import job_of, step_of
+from .batchjob import has_anothers_socket, job_of, step_of
 
 SYSTEM_SOCKET: Final = "/run/jupyter-gpushare/node.sock"
 EMBEDDED_STEM: Final = "gpushare-node"
@@ -138,7 +138,9 @@ def jupyter_runtime_dir(environ: Mapping[str, str]) -> str:
 def configured_socket(environ: Mapping[str, str]) -> str | None:
     """The path that the environment variable names for this host, or ``None``."""
     path = environ.get(names.SOCKET)
-    return path if path and not is_another_hosts(path, environ) else None
+    if not path or is_another_hosts(path, environ) or has_anothers_socket(environ):
+        return None
+    return path
 
 
 def find_socket(

@@ -6,8 +6,10 @@ each other's node manager, since each shares the GPUs of its own job.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Final
+
+from . import names
 
 #: Where Slurm, PBS, LSF (with arrays), OAR and Flux say which job it is.
 _IDS: Final = (
@@ -33,6 +35,40 @@ def step_of(environ: Mapping[str, str]) -> str:
     return (
         f"SLURM_STEP_ID={environ.get('SLURM_STEP_ID')}" if part and whole and part != whole else ""
     )
+
+
+def set_here(environ: Mapping[str, str], socket: str) -> str:
+    """What says that the variables for child processes, and this socket, are of this job.
+
+    `sbatch` hands the environment in which it is called on to the job. So the marks of a notebook's
+    lease come to a job on any host, where they mean nothing.
+    """
+    return f"{job_of(environ)}|{socket}"
+
+
+def came_along(environ: Mapping[str, str]) -> bool:
+    """Whether what is set for child processes was set elsewhere than in this job."""
+    mark = environ.get(names.SET_IN)
+    return mark is not None and mark.partition("|")[0] != job_of(environ)
+
+
+def leave_behind(environ: MutableMapping[str, str]) -> None:
+    """Take what came along out of this process's environment."""
+    if came_along(environ):
+        anothers = (names.SOCKET,) if has_anothers_socket(environ) else ()
+        for name in (*anothers, *names.PASSED_ON):
+            environ.pop(name, None)
+
+
+def has_anothers_socket(environ: Mapping[str, str]) -> bool:
+    """Whether the named socket came along into a job that Slurm gave GPUs of its own.
+
+    Its node manager has other GPUs. A job without GPUs may well be meant for that one; and a path
+    that the job's own script names is meant in any case.
+    """
+    is_as_set = environ.get(names.SET_IN, "").partition("|")[2] == environ.get(names.SOCKET)
+    has_gpus = "SLURM_JOB_ID" in environ and why_no_gpu(environ) is None
+    return is_as_set and has_gpus and came_along(environ)
 
 
 def why_no_gpu(environ: Mapping[str, str]) -> str | None:

@@ -16,6 +16,8 @@ HUB_TOKEN: Final = "JUPYTERHUB_API_TOKEN"
 QUOTAS: Final = "JUPYTER_GPUSHARE_QUOTAS"
 LEASE: Final = "JUPYTER_GPUSHARE_LEASE"
 SECRET: Final = "JUPYTER_GPUSHARE_SECRET"
+#: See :func:`.batchjob.set_here`.
+SET_IN: Final = "JUPYTER_GPUSHARE_SET_IN"
 RESTARTS: Final = "JUPYTER_GPUSHARE_RESTARTS"
 #: The process id of `run`.
 RUN: Final = "JUPYTER_GPUSHARE_RUN"
@@ -42,6 +44,9 @@ HIDDEN: Final = "JUPYTER_GPUSHARE_HIDDEN"
 KERNEL_HOST: Final = "JUPYTER_GPUSHARE_KERNEL_HOST"
 POOL_URL: Final = "JUPYTER_GPUSHARE_POOL_URL"
 STARTED_FROM: Final = "JUPYTER_GPUSHARE_STARTED_FROM"
+
+#: What is set for the processes below one, and means nothing in another job of a batch system.
+PASSED_ON: Final = (LEASE, SECRET, RUN, RESTARTS, KERNEL_ID, NOTEBOOK, NOTEBOOK_SOCKET, SET_IN)
 
 #: How much is reserved for a request that names no memory.
 RESERVES: Final = ("whole", "quota", "estimate")
@@ -122,6 +127,8 @@ MEANING: Final = {
     QUOTAS: "Set by `setup(c)` for the Hub's node manager: its quotas, as JSON.",
     LEASE: "Set by us: the lease that child processes join.",
     SECRET: "Set by us: what proves it.",
+    SET_IN: "Set by us: in which job of a batch system these were set. A job that is submitted "
+    "there has them in its environment, too, and does not go by them.",
     RESTARTS: "Set by `run --requeue`: how often it has started this command again; first 0.",
     RUN: "Set by `run`: its process id, by which its command knows that SIGTERM only asks.",
     JOB: "Set by us for the workers of a job: its name, by which people see their leases as one.",

@@ -47,7 +47,7 @@ from jupyter_gpushare.protocol.address import (
     system_socket,
     told_token,
 )
-from jupyter_gpushare.protocol.batchjob import why_no_gpu
+from jupyter_gpushare.protocol.batchjob import leave_behind, why_no_gpu
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.satellites import Part, take, there
 from jupyter_gpushare.traits import Duration, task_traits
@@ -226,6 +226,7 @@ class GpuShareExtension(ExtensionApp):
 
     def initialize_settings(self) -> None:
         """Make the parts; they start when the server's loop runs."""
+        leave_behind(os.environ)
         server = self._server
         self._running = False
         self.node = self._make_node()

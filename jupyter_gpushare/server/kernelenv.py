@@ -37,6 +37,7 @@ from typing import Any
 from jupyter_core.utils import ensure_async
 
 from jupyter_gpushare.protocol import names
+from jupyter_gpushare.protocol.batchjob import set_here
 from jupyter_gpushare.protocol.notebook import Notebook
 
 NOTEBOOK_KEYS = ("gpus", "memory", "class", "reserve")
@@ -53,6 +54,11 @@ _OF_A_LEASE = (names.LEASE, names.SECRET, names.HIDDEN, "CUDA_VISIBLE_DEVICES")
 
 # The notebook of the kernel that is being started in this asyncio task.
 _starting_for: ContextVar[str | None] = ContextVar("gpushare_starting_for", default=None)
+
+
+def _is_at(socket: str) -> dict[str, str]:
+    """Where the node manager is, for all but jobs of a batch system that are submitted there."""
+    return {names.SOCKET: socket, names.SET_IN: set_here(os.environ, socket)}
 
 
 def notebook_wishes(metadata: object) -> str | None:
@@ -147,7 +153,7 @@ class KernelEnvironment:
             return
         for name, value in self._settings.items():
             env.setdefault(name, value)
-        env[names.SOCKET] = socket
+        env.update(_is_at(socket))
 
     def _take_out_our_lease(self, env: MutableMapping[str, str]) -> None:
         """A GPU that a handler of this server has taken since is not the kernel's."""
@@ -166,7 +172,7 @@ class KernelEnvironment:
             if name not in os.environ:
                 extra.setdefault(name, value)
         if (socket := self._socket()) is not None:
-            extra[names.SOCKET] = socket
+            extra |= _is_at(socket)
             # Without a secret a terminal does not join a lease that the server itself has taken
             # since.
             extra.setdefault(names.SECRET, self._at_start[names.SECRET] or "")
@@ -244,7 +250,7 @@ class KernelEnvironment:
             return
         env: dict[str, str] = {}
         if (socket := self._socket()) is not None:
-            env[names.SOCKET] = socket
+            env |= _is_at(socket)
         if (session := await self._session_of(kernel_id)) is not None:
             wishes = await self._read(session.get("path"), session.get("type"))
             # An empty one, not none: `update_env` only adds, and the wishes of before must go.

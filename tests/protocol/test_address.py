@@ -27,6 +27,7 @@ from jupyter_gpushare.protocol.address import (
     presence,
     system_socket,
 )
+from jupyter_gpushare.protocol.batchjob import came_along, leave_behind, set_here
 
 EMBEDDED = os.path.basename(embedded_socket("", host_id({})))
 
@@ -248,6 +249,38 @@ def test_a_batch_job_has_a_node_manager_of_its_own(
     # It was submitted from a terminal of that job's server.
     assert find_socket(other | {"JUPYTER_GPUSHARE_SOCKET": ours}, system) is None
     assert find_socket(one | {"JUPYTER_GPUSHARE_SOCKET": ours}, system) == Found(ours, True)
+
+
+#: A notebook's variables, and what Slurm adds for a job that is submitted there.
+SOCKET = "/srv/class/n1.sock"
+NOTEBOOK = {"JUPYTER_GPUSHARE_SOCKET": SOCKET, "JUPYTER_RUNTIME_DIR": "/none"}
+GPUS = {"SLURM_JOB_GPUS": "0", "CUDA_VISIBLE_DEVICES": "0"}
+JOB = {"SLURM_JOB_ID": "8", "SLURMD_NODENAME": "n1"}
+
+
+@pytest.mark.parametrize("set_in", [{}, {"SLURM_JOB_ID": "7"}])
+@pytest.mark.parametrize(
+    ("more", "used"),
+    [
+        ({}, SOCKET),
+        (JOB | GPUS, None),
+        (JOB | GPUS | {"JUPYTER_GPUSHARE_SOCKET": "/srv/other.sock"}, "/srv/other.sock"),
+        (JOB | {"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, SOCKET),
+    ],
+)
+def test_a_job_with_gpus_of_its_own_does_not_use_the_node_manager_of_who_submitted_it(
+    set_in: dict[str, str], more: dict[str, str], used: str | None
+) -> None:
+    """Its own script may name one; and without GPUs of its own it can use that of its host."""
+    notebook = NOTEBOOK | set_in
+    notebook["JUPYTER_GPUSHARE_SET_IN"] = set_here(notebook, SOCKET)
+    assert configured_socket(notebook | more) == used
+    assert came_along(notebook | more) == bool(more)
+    environ = notebook | more | {"JUPYTER_GPUSHARE_LEASE": "l", "JUPYTER_GPUSHARE_RUN": "1"}
+    leave_behind(environ)
+    assert environ.get("JUPYTER_GPUSHARE_SOCKET") == used
+    left = {"JUPYTER_GPUSHARE_LEASE", "JUPYTER_GPUSHARE_RUN", "JUPYTER_GPUSHARE_SET_IN"}
+    assert left & set(environ) == (set() if more else left)
 
 
 def test_a_step_with_a_part_of_its_jobs_gpus_is_like_a_job(

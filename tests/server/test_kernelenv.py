@@ -53,6 +53,7 @@ def test_kernels_know_socket_and_id_over_restarts(
     kernel = server.start_kernel()
     expected = {
         "JUPYTER_GPUSHARE_SOCKET": f"{home.path}/n.sock",
+        "JUPYTER_GPUSHARE_SET_IN": f"|{home.path}/n.sock",
         "JUPYTER_GPUSHARE_KERNEL_ID": kernel.id,
         "JUPYTER_GPUSHARE_FALLBACK": "error",
         "JUPYTER_GPUSHARE_WAIT_TIMEOUT": "7",

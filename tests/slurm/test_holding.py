@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -116,6 +117,51 @@ def test_the_commands_of_the_page_do_what_it_says(cluster: Slurm, holding: Holdi
     person = cluster.submit(PERSON, script, "--nodelist=n1")
     cluster.ends(person)
     assert re.search("^GPU-", cluster.out(person), re.MULTILINE)
+
+
+#: In a notebook: hands in a job, as people do there.
+SUBMIT = (
+    "import subprocess; print('job', subprocess.run(['sbatch', '--parsable', *{options!r}], "
+    "input={script!r}, capture_output=True, text=True, check=True).stdout)"
+)
+#: A program that needs a GPU: its lease, and where that is from.
+ASKS = """#!/bin/bash
+{node}
+python -c "
+import os
+from jupyter_gpushare.client import request
+from jupyter_gpushare.client.memory.stopping import is_under_run
+request()
+print('lease', os.environ['JUPYTER_GPUSHARE_LEASE'], is_under_run(os.environ))
+"
+jupyter gpushare status --json
+"""
+NODE = "exec 3< <(jupyter gpushare node --simulate=4x24GiB 2>/dev/null); read -u 3 ready socket"
+
+
+def test_a_job_that_is_submitted_in_a_notebook_takes_nothing_of_its_lease_along(
+    cluster: Slurm, holding: Holding
+) -> None:
+    """One with GPUs of its own does not talk to the notebook's node manager either."""
+    holding.keep("--max=1", "--sbatch=--nodelist=n1")
+    holding.comes("n1")
+    notebook = holding.notebook("n1")
+    assert "has 41" in notebook.run(GET)
+    notebook.run("import os; os.environ['JUPYTER_GPUSHARE_RUN'] = str(os.getpid())")
+    lease = notebook.run("print(os.environ['JUPYTER_GPUSHARE_LEASE'])")
+    told = {}
+    for options, node in ((["--nodelist=n2", "--gpus=1"], NODE), (["--nodelist=n1"], "")):
+        options += [f"--output={cluster.home(PERSON)}/%j.out", "--error=/dev/null"]
+        script = ASKS.format(node=node)
+        job = notebook.run(SUBMIT.format(options=options, script=script)).split()[-1]
+        cluster.ends(job)
+        own, status = cluster.out(job).split("\n", 1)
+        assert own.startswith("lease ")
+        assert lease not in own
+        assert own.endswith(" False"), "it is not below a run on another host"
+        told[options[0]] = json.loads(status)
+    assert len(told["--nodelist=n2"]["gpus"]) == 1
+    assert len(told["--nodelist=n1"]["gpus"]) == 2, "those of the holder, on whose host it is"
 
 
 # -- the token -------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from collections.abc import Callable, MutableMapping
 from enum import Enum
 
 from ...protocol import names
+from ...protocol.batchjob import set_here
 from ..words.grant import Grant
 from .visible import Visible, cuda_started
 
@@ -107,6 +108,7 @@ class OwnLease:
         self.grants += 1
         self._environ[names.LEASE] = grant.lease
         self._environ[names.SECRET] = secret
+        self._environ[names.SET_IN] = set_here(self._environ, self._environ.get(names.SOCKET, ""))
         return self.visible.show(grant)
 
     def join(self, grant: Grant) -> Grant:
