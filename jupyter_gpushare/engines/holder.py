@@ -28,6 +28,7 @@ from ..console.node import Node, NodeRefused, NodeSilent, whole_status
 from ..console.verb import Refused, WithCommand, flag, number, option
 from ..daemon.membership import POOL_DIRECTORY
 from ..pool.joinverb import JoinApp
+from ..protocol.errors import Reason
 from ..protocol.messages import LONGEST_SINCE, Method
 from ..protocol.privateplace import UnsafePlace
 from ..protocol.times import parse_duration
@@ -109,7 +110,11 @@ class HolderVerb(WithCommand, ABC):
         with socket.socket() as probe:
             probe.bind(("", self.port))
             port = probe.getsockname()[1]
-        self._join(str(letter["token"]), as_name=name, port=port, directory=str(pool))
+        said = {"as_name": name, "port": port, "directory": str(pool)}
+        while not self._joins(str(letter["token"]), said):
+            if self._told_to_end:
+                return 0
+            time.sleep(_LOOK)
         line = [sys.executable, "-m", "jupyter_gpushare.cli", "node", f"--socket={place}"]
         line += [f"--ledger={own / 'ledger.sqlite'}", *(["--shared"] if self.sockets else ())]
         line += [f"--NodeManagerApp.pool_directory={pool}"]
@@ -145,17 +150,21 @@ class HolderVerb(WithCommand, ABC):
             raise Refused(f"{folder} must be a folder of yours into which only you may write.")
         return str(folder / f"{name}.sock")
 
-    def _join(self, token: str, **said: Any) -> None:
-        """Join as the verb does. Raises `Refused`."""
+    def _joins(self, token: str, said: dict[str, Any]) -> bool:
+        """Join as the verb does, unless the pool is away. Raises `Refused`."""
         join = JoinApp()
         join.given = {"json": True, **said}
         try:
             join.run([token])
         except Refused as error:
+            if error.reason == Reason.UNAVAILABLE.value:
+                print(error, flush=True)
+                return False  # until the token has expired
             raise Refused(
                 f"{error} If nobody used it here, somebody else has: look who joined as "
                 f"{said['as_name']}."
             ) from error
+        return True
 
     # -- the end -----------------------------------------------------------------------------------
 

@@ -57,6 +57,10 @@ class NotJoined(Exception):
     """A host does not join the pool; the text says why and what to do."""
 
 
+class PoolAway(NotJoined):
+    """Nobody answers there: the token is as good as before."""
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """What an administrator takes from the pool to a host."""
@@ -329,7 +333,7 @@ async def ask(token: Token, params: Mapping[str, Any], now: float) -> dict[str, 
         ) from error
     except (OSError, TimeoutError) as error:
         said = getattr(error, "strerror", None) or "no answer"
-        raise NotJoined(
+        raise PoolAway(
             f"The pool cannot be reached at {where} ({said}). Does it run, and may this host "
             "connect to it?"
         ) from error

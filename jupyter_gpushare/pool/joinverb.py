@@ -16,6 +16,7 @@ from ..cli.ledger import acting_as
 from ..console.verb import Refused, UsageError, Verb, number, option
 from ..daemon.membership import MISSING, POOL_DIRECTORY, BadMembership, Membership, ask
 from ..protocol import secured
+from ..protocol.errors import Reason
 from ..protocol.tables import clean
 
 #: Where systemd's node manager keeps its ledger; what it has of its pool is beside it.
@@ -79,6 +80,8 @@ class JoinApp(Verb):
             told = asyncio.run(joining.ask(token, said, time.time()))
             with _as_owner(folder):
                 Membership.keep(folder, asked, told)
+        except joining.PoolAway as error:
+            raise Refused(str(error), Reason.UNAVAILABLE.value) from error
         except (joining.NotJoined, BadMembership) as error:
             raise Refused(str(error)) from error
         except OSError as error:

@@ -58,6 +58,36 @@ def test_a_cancelled_jobs_successor_takes_its_people_over_with_their_variables(
     assert later in holding.jobs()
 
 
+@pytest.mark.long  # twice Slurm's KillWait
+def test_who_computes_as_a_job_is_cancelled_and_the_pool_is_away_keeps_what_can_be_kept(
+    cluster: Slurm, holding: Holding
+) -> None:
+    """One's cell ends in time, and another one's does not."""
+    holding.keep("--max=2")
+    job = holding.comes("n1")
+    people = {seconds: holding.notebook("n1") for seconds in (3, 30)}
+    for seconds, person in people.items():
+        assert "has 41" in person.run(GET)
+        computes = f"import time; time.sleep({seconds}); print('now', x)"
+        person.send(f"x += 1; open('began-{seconds}', 'w').close(); {computes}")
+        began = cluster.home(PERSON) / f"began-{seconds}"
+        cluster.until(began.exists, "the cell has begun")
+    holding.away()
+    cluster.ask("root", "scancel", job)
+    cluster.ends(job, "CANCELLED")
+    log = holding.log(job)
+    assert log.count("lease.parked") == 1
+    assert log.count("reason=revoked") == 1
+    holding.serve()
+    holding.comes("n1", but=f"job {job}")
+    for person in people.values():
+        shown = person.shows()
+        assert "now 42" in shown
+        told = person.run("request(); print('has', x)")
+        assert "has 42" in told
+        assert "its Slurm job was cancelled" in shown + told
+
+
 #: Computes until it is stopped for the first time; then it goes on where it was, and ends.
 TRAINING = """
 import os, time
@@ -183,15 +213,6 @@ with Node("pool.sock", None, "pool") as pool:
     held = {"engine": "Slurm", "piece": sys.argv[1]}
     print(pool.call(PoolMethod.TOKEN, host="n1", **held)["token"])
 """
-#: Joins by a token that is not one's own.
-STEAL = """
-import asyncio, sys, time
-from jupyter_gpushare.daemon.membership import ask
-from jupyter_gpushare.pool import joining
-said = {"name": "n1", "port": 10205, "csr": ask().csr, "version": "1"}
-told = asyncio.run(joining.ask(joining.Token.read(sys.argv[1]), said, time.time()))
-print(told["name"])
-"""
 
 
 def submitted(holding: Holding, *options: str) -> str:
@@ -252,12 +273,26 @@ def test_where_a_token_was_stolen_the_job_says_so_and_ends_and_the_thief_is_forg
 ) -> None:
     job = submitted(holding)
     token = cluster.ask(OWNER, GPUSHARE[0], "-c", INVITE, f"job {job}").strip()
-    assert cluster.ask(PERSON, GPUSHARE[0], "-c", STEAL, token).strip() == "n1"
+    assert holding.thief("n2").run(f"token {token} n1") == "got n1"
     leave(holding, job, token)
     cluster.ends(job, "FAILED")
     assert "somebody else has" in cluster.out(job)
+    assert "did not join: The pool does not take this token" in holding.said()
     holding.keep("--min=0")
     cluster.until(lambda: not holding.verb("hosts")["hosts"], "the thief's host is forgotten")
+
+
+def test_a_job_that_begins_while_the_pool_is_away_joins_when_it_is_back(
+    cluster: Slurm, holding: Holding
+) -> None:
+    job = submitted(holding)
+    token = holding.verb("token", "n1")["token"]
+    holding.away()
+    leave(holding, job, token)
+    cluster.says(job, "The pool cannot be reached")
+    holding.serve()
+    cluster.says(job, "joined the pool")
+    cluster.until(lambda: "n1" in holding.hosts(), "the pool reaches it")
 
 
 @pytest.mark.parametrize("whose", ["others", "open"])

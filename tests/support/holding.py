@@ -32,6 +32,34 @@ with Kernel(Path.home(), {socket!r}) as kernel:
         print(said.replace("\\n", " "), flush=True)
 """
 
+#: Somebody who has what others keep for themselves: a job's token, or a copy of a host's key.
+_THIEF = """
+import asyncio, sys, time
+from jupyter_gpushare.daemon.membership import ask
+from jupyter_gpushare.pool import joining
+from jupyter_gpushare.protocol import framing, messages, secured
+
+async def token(text, name):
+    said = {"name": name, "port": 10205, "csr": ask().csr, "version": "1"}
+    return (await joining.ask(joining.Token.read(text), said, time.time()))["name"]
+
+async def key(folder, host, port):
+    context = secured.client_context(open(f"{folder}/ca.pem").read(), f"{folder}/host.pem")
+    reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    writer.write(framing.encode(messages.call(1, messages.Method.STATUS, {})))
+    told = await asyncio.wait_for(reader.readline(), 20)
+    if not told:
+        raise OSError("nothing was answered")
+    return told
+
+for line in sys.stdin:
+    how, *words = line.split()
+    try:
+        print("got", asyncio.run({"token": token, "key": key}[how](*words)), flush=True)
+    except (joining.NotJoined, OSError) as error:
+        print("no:", error, flush=True)
+"""
+
 
 class Holding:
     """The pool, and ``pool slurm`` beside it, which is started by :meth:`keep`."""
@@ -133,6 +161,14 @@ class Holding:
     def notebook(self, host: str, who: str = PERSON) -> Notebook:
         """A notebook of a person's on a host."""
         script = _NOTEBOOK.format(tests=str(ROOT / "tests"), socket=f"{self.sockets}/{host}.sock")
+        return self._lines(script, host, who)
+
+    def thief(self, host: str, who: str = PERSON) -> Notebook:
+        """Somebody on a host who uses what a line has: ``token TEXT NAME``, ``key FOLDER HOST
+        PORT``; shown is what it "got", or why "no:"."""
+        return self._lines(_THIEF, host, who)
+
+    def _lines(self, script: str, host: str, who: str) -> Notebook:
         command = self.slurm.command(who, sys.executable, "-c", script, host=host)
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
@@ -141,7 +177,7 @@ class Holding:
 
 
 class Notebook:
-    """Cells of one line."""
+    """Cells of one line, or what else is answered by a line."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
