@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,12 +18,22 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from support.cuda import Call, CudaProgram, CudaWorld, children_of, has_ended
+from support.cuda import (
+    Call,
+    CudaProgram,
+    CudaWorld,
+    children_of,
+    end_helper,
+    has_ended,
+    helper_pid,
+)
 from support.node import until
 
 from jupyter_gpushare.client.memory.driver import DriverCheckpoint
-from jupyter_gpushare.node.checkpoint import locks
+from jupyter_gpushare.node.checkpoint import locks, supervisor, workerlink
 from jupyter_gpushare.node.checkpoint.locks import left_locked
+from jupyter_gpushare.node.checkpoint.operations import Operations
+from jupyter_gpushare.node.checkpoint.workerlink import WorkerLink
 from jupyter_gpushare.protocol.checkpoint import (
     Action,
     Cause,
@@ -242,6 +255,40 @@ def test_an_unlock_that_hangs_is_tried_again(stage: Stage) -> None:
         until_free(stage)
 
 
+def test_a_host_that_starts_no_process_just_now_is_waited_for(
+    cuda_world: CudaWorld, program: CudaProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker that is to unlock it has died, and another one is started at the third try."""
+    for name, value in cuda_world.environ().items():
+        monkeypatch.setenv(name, value)
+    link = WorkerLink()
+    real, refusals = subprocess.Popen, [OSError(errno.EAGAIN, "no process left")] * 2
+
+    def scarce(*args: Any, **kwargs: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return real(*args, **kwargs)
+
+    started = start_time(program.pid)
+    assert started is not None
+    heir = cast(Any, SimpleNamespace(be_there=lambda: None))
+    holding = locks.Locks(Operations(link), str(tmp_path / "h"), heir)
+    asker, theirs = socket.socketpair()
+    with asker, theirs, ThreadPoolExecutor(1) as threads:
+        request = Request(
+            Action.LOCK, Target(program.pid, started), 10, 1, hold=10.0, say="locked\n"
+        )
+        answer = threads.submit(holding.hold, request, theirs, theirs)
+        assert asker.recv(100) == b"locked\n"
+        monkeypatch.setattr(workerlink.subprocess, "Popen", scarce)
+        assert link.pid is not None
+        os.kill(link.pid, signal.SIGKILL)
+        asker.close()
+        assert answer.result(60).result is Result.DONE
+    link.close()
+    assert (refusals, cuda_world.state_of(program.pid)) == ([], RUNNING)
+
+
 def test_one_that_dies_while_locked_is_forgotten(
     cuda_world: CudaWorld, drive: Drive, place: Path
 ) -> None:
@@ -264,6 +311,34 @@ def test_told_to_stop_it_unlocks_and_takes_its_heir_along(stage: Stage) -> None:
         for pid in family:
             until(lambda pid=pid: has_ended(pid), "their end", WITHIN)
     assert stage.state() == RUNNING
+
+
+def test_told_to_stop_while_an_unlock_hangs_it_leaves_that_to_its_heir(
+    cuda_world: CudaWorld, drive: Drive, tmp_path: Path
+) -> None:
+    """By a helper that gives half a second to what is under way."""
+    place = tmp_path / "h.sock"
+    package = supervisor.__package__
+    hasty = f"from {package} import supervisor as s; s._DRAIN = 0.5; raise SystemExit(s.main())"
+    command = [sys.executable, "-c", hasty, "--socket", str(place), "--foreground"]
+    with (
+        cuda_world.program() as program,
+        subprocess.Popen(command, env=cuda_world.environ()) as helper,
+    ):
+        program.allocate(2**20)
+        until(lambda: helper_pid(place) == helper.pid, "it listens", WITHIN)
+        driver = drive(program, place=str(place))
+        try:
+            with held(driver) as lock:
+                cuda_world.hang(Call.UNLOCK)
+                lock.wire.send(b"your turn\n")
+                until(lambda: cuda_world.is_in(Call.UNLOCK), "it hangs", WITHIN)
+                helper.terminate()
+                helper.wait(60)
+                cuda_world.heal()
+            until(lambda: cuda_world.state_of(program.pid) == RUNNING, "it is unlocked", WITHIN)
+        finally:
+            end_helper(place)
 
 
 def test_what_others_left_in_the_file_is_not_believed(tmp_path: Path) -> None:

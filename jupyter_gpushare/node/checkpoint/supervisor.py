@@ -303,8 +303,11 @@ def main(arguments: list[str] | None = None) -> int:
         listener.close()
         locks.end_all()
         supervisor.drain(_DRAIN)
-        heir.dismiss()
         link.close()
-        quick.close()
+        # A process whose unlock still hangs would stay locked for ever: the heir, which is not sent
+        # away then, goes on with it. To close the worker would end that lock in our books only.
+        if not left_locked(options.socket):
+            heir.dismiss()
+            quick.close()
         os.close(lock)
     return 0 if tree is None else tree.code

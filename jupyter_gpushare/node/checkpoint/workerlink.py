@@ -59,7 +59,12 @@ class WorkerLink:
         """
         self._unburied = [one for one in self._unburied if one.poll() is None]
         if self._process is None or self._process.poll() is not None:
-            self._start()
+            self.close()  # one that has ended by itself still has its pipes
+            try:
+                self._start()
+            except OSError as error:
+                # The host has no memory or process left just now; the next question may find some.
+                raise WorkerLost(f"it cannot be started ({error.strerror})") from error
         process = self._process
         assert process is not None
         assert process.stdin is not None
