@@ -151,7 +151,7 @@ class NodeMetrics(Collector):
             elif isinstance(event, PromiseMoved) and event.named and event.seconds is not None:
                 reason = "" if event.why is None else event.why.value
                 self._promises.labels(event.state.value, reason).inc()
-            elif isinstance(event, HeartbeatLost):
+            elif isinstance(event, HeartbeatLost) and not event.stopped:
                 self._stalls.inc()
             self._moves.heard(event, state)
             if self._environments is not None and (event.DURABLE or isinstance(event, TurnMoved)):

@@ -236,7 +236,7 @@ def _silence(draft: Draft, names: Iterable[LeaseId], stopped: Set[LeaseId]) -> N
             draft.emit(ev.HeartbeatSeen(draft.at, name))
         elif name in stopped:
             # It keeps its place, or what it has, until it is continued. Others may pass it.
-            draft.emit(ev.Suspended(draft.at, name, again=lease.suspended))
+            draft.emit(ev.HeartbeatLost(draft.at, name, stopped=True, again=lease.suspended))
             left = left or not lease.suspended
         elif lease.phase in (LeasePhase.QUEUED, LeasePhase.PARKED):
             what = "waiting" if lease.phase is LeasePhase.QUEUED else "parked"

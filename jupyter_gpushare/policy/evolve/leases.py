@@ -281,16 +281,11 @@ def _heartbeat_seen(state: State, event: ev.HeartbeatSeen) -> State:
 
 @evolves(ev.HeartbeatLost)
 def _heartbeat_lost(state: State, event: ev.HeartbeatLost) -> State:
-    state = replace(state, last_seen=drop(state.last_seen, event.lease))
-    return changed(state, event.lease, stall=Stall())
-
-
-@evolves(ev.Suspended)
-def _suspended(state: State, event: ev.Suspended) -> State:
-    last_seen = seen_at(state, event.lease, event.at)  # it is looked at again after a while
-    if state.leases[event.lease].phase is LeasePhase.HELD:  # at each measurement
-        last_seen = drop(state.last_seen, event.lease)
-    state = changed(replace(state, last_seen=last_seen), event.lease, stall=Stall(stopped=True))
+    last_seen = drop(state.last_seen, event.lease)  # one that holds GPUs is looked at as measured
+    if event.stopped and lease_of(state, event.lease).phase is not LeasePhase.HELD:
+        last_seen = seen_at(state, event.lease, event.at)  # it is looked at again after a while
+    stall = Stall(stopped=event.stopped)
+    state = changed(replace(state, last_seen=last_seen), event.lease, stall=stall)
     return in_line(state, event.lease)
 
 

@@ -126,7 +126,7 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
                 yield TellTurn(event.lease)
             if event.reason in (TurnEnd.IDLE, TurnEnd.STALLED):
                 yield Measure()
-        case ev.HeartbeatLost():
+        case ev.HeartbeatLost(stopped=False):
             yield Measure()
             lease = state.leases.get(event.lease)
             if lease is not None and config.stalled_action in _AT_ONCE:

@@ -566,23 +566,28 @@ class HeartbeatSeen(AboutLease):
     """A sign of life."""
 
 
-@measured(log=warning("lease.stalled", "lease"))
-class HeartbeatLost(AboutLease):
-    """No sign of life for the time-out: the lease is stalled."""
-
-
 @measured(
-    log=line(OneOf("again", {True: Level.DEBUG}, Level.INFO), "lease.suspended", "lease"),
+    log=line(
+        OneOf(
+            "stopped",
+            {False: Level.WARNING},
+            OneOf("again", {True: Level.DEBUG}, Level.INFO),
+        ),
+        OneOf("stopped", {False: "lease.stalled"}, "lease.suspended"),
+        "lease",
+    ),
     is_quiet=OneOf("again", {True: True}, False),
     moves_queue=True,
 )
-class Suspended(AboutLease):
-    """No sign of life, because its process is stopped: a batch system suspended its job.
+class HeartbeatLost(AboutLease):
+    """No sign of life for the time-out: the lease is stalled.
 
-    ``again``: it was so before.
+    ``stopped``: because its process is stopped, as a batch system suspends a job; ``again``: it was
+    so before.
     """
 
-    again: bool
+    stopped: bool = False
+    again: bool = False
 
 
 @measured(is_quiet=OneOf("stalled", {False: True}, False))
