@@ -348,6 +348,8 @@ export interface components {
         Drain: {
             /** @description one line; everybody who waits reads it */
             reason: string;
+            /** @description seconds after which they are to be empty: programs that can save their state stop before */
+            within?: number | null;
         };
         Error: {
             /** @description What happened, why, and what to do. */
