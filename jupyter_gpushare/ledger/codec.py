@@ -43,6 +43,7 @@ def from_record(record: Record, kinds: Mapping[str, type[Any]] = EVENTS) -> Any:
         event = _converted(record, kind)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:  # half a surrogate pair
         raise LedgerFailed(f"The ledger's record {record.kind!r} is damaged: {error}") from error
+    # A newer release may have given the record a field that changes what it means for the memory.
     beyond = _beyond(told, msgspec.to_builtins(event))
     if beyond is not None:
         raise _unknown(f"a record {record.kind!r} with a field {beyond!r}")

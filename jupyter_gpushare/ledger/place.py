@@ -110,6 +110,7 @@ def choose(
     paths = list(places(data, host, mountinfo, spare))
     if paths and paths[0].is_relative_to(data):
         return paths[0], None
+    # A ledger that is there already comes first: leases of another start may be in it.
     for path in sorted(paths, key=lambda path: not _is_there(path)):
         try:
             try:
@@ -184,6 +185,7 @@ def adopt(new: Path) -> str | None:
     On a disk that is not shared it is of this host, whose name changed, as a container's does each
     time that it is made anew. One in use is left alone: it is another host's.
     """
+    # A ledger under the own name is never given up for another one.
     if new.exists():
         return None
     hosts = [found for found in new.parent.glob(_file_name("*")) if found not in _jobs(new.parent)]

@@ -45,6 +45,8 @@ class LedgerReads:
         asked = _Asked(owner, work, asyncio.get_running_loop().create_future())
         self._waiting.put(owner, asked)
         self._next()
+        # Who gives up waiting cancels only that: the turn is begun, and the thread must be heard
+        # of.
         return cast(T, await asyncio.shield(asked.answer))
 
     async def close(self) -> None:

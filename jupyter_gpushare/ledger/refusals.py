@@ -36,6 +36,7 @@ class RefusalSieve:
                 is_dropped = key in self._dropped
                 self._dropped.discard(key)
                 return not is_dropped
+            # That a program was ended for somebody must be found, however often it happens.
             if event.phase is FlagPhase.ACTED:
                 return True
             if self._purses.of((event.gpu, event.kind), now).pays(1.0, now):

@@ -105,6 +105,8 @@ class Locks:
         self._place = place
         self._heir = heir
         self._changed = threading.Condition()
+        # The holder waits in poll() for its sockets, so another thread can end its lock only by a
+        # descriptor.
         self._held: dict[Target, int] = {}  # with the eventfd that ends it
 
     def hold(
@@ -185,9 +187,12 @@ class Locks:
     ) -> Outcome:
         locked = self._operations.carry_out(request)
         assert isinstance(locked, Outcome)
+        # Stuck means that the lock may stand though nobody could confirm it: it is unlocked as if
+        # it did.
         if locked.result not in (Result.DONE, Result.STUCK):
             return locked
         began = time.monotonic()
+        # If it cannot be said, nobody would use the time of this lock: it ends at once.
         if locked.result is Result.DONE and _say(told, request.say):
             until = began + min(request.hold, LONGEST_LOCK)
             _wait(target, until, [s.fileno() for s in (asker, told) if s is not None] + [wake])
@@ -201,6 +206,8 @@ class Locks:
     def _set_free(self, target: Target) -> Outcome:
         """Unlock, as often as that takes."""
         pause = _FIRST_PAUSE
+        # There is no deadline: nobody else would unlock it, and a process that stays locked hangs
+        # for ever.
         while True:
             outcome = self._operations.carry_out(Request(Action.UNLOCK, target, _FREE_WITHIN))
             assert isinstance(outcome, Outcome)

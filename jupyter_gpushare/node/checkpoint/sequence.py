@@ -45,6 +45,8 @@ from jupyter_gpushare.protocol.checkpoint import (
 STATE_SECONDS: Final = 4.0
 #: Seconds that an unlock may take, and a lock beyond the driver's own timeout.
 UNLOCK_SECONDS: Final = 4.0
+# The driver is to give up a lock before we do: a lock that is broken off leaves the process locked
+# (checkpoint-restore/criu#2547).
 LOCK_GRACE: Final = 2.0
 #: Seconds between two looks at a state that changes by itself.
 LOOK_AGAIN: Final = 0.2
@@ -243,6 +245,7 @@ def _look_until(
         before = story.left
         if (found := (yield from then(left))) is not None:
             return found
+        # What ``then`` has called took its time from this rescue, too.
         left -= before - story.left
         pause = LOOK_AGAIN
     return None
@@ -255,6 +258,7 @@ def _rescue(story: _Story, failure: Answer, step: Step) -> Plan:
         if story.is_in(State.CHECKPOINTED):
             return story.end(Result.DONE, f"It was done, though {_what(failure, step)}.")
         if story.is_in(State.LOCKED):
+            # Also when the time is over: nothing is worse than to leave it locked.
             answer = yield from _do(story, Call(Step.UNLOCK, min(UNLOCK_SECONDS, max(left, 1.0))))
             if answer.well:
                 story.state = State.RUNNING

@@ -296,6 +296,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         supervisor.serve()
     finally:
+        # First its name goes, so that no new caller comes while it waits for those that are here.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(options.socket)
         if tree is not None:
@@ -309,5 +310,6 @@ def main(arguments: list[str] | None = None) -> int:
         if not left_locked(options.socket):
             heir.dismiss()
             quick.close()
+        # Last: as long as something may be locked here, no other helper begins.
         os.close(lock)
     return 0 if tree is None else tree.code

@@ -196,7 +196,9 @@ def _park(tree: _Tree) -> Plan:
 
 def _undo(tree: _Tree) -> Plan:
     """Set going again what ran before."""
+    # To undo has time of its own: the failure may have used up all that was asked for.
     tree.left, reasons = tree.request.deadline, len(tree.failures)
+    # An unknown one may be checkpointed or locked: both are tried, as neither harms one that runs.
     back = [one for one in tree.those_in(State.CHECKPOINTED, None) if one not in tree.parked_before]
     yield from tree.bring(back, Action.RESUME, stay_locked=True, whatever=True)
     yield from tree.bring(tree.those_in(State.LOCKED, None), Action.UNLOCK, whatever=True)

@@ -90,6 +90,7 @@ class WorkerLink:
         environ = dict(os.environ)
         # The worker must see all GPUs of the host: a map of GPUs must name each of them.
         environ.pop("CUDA_VISIBLE_DEVICES", None)
+        # Python's start would load our own client into it, which the worker must not depend on.
         environ[names.SWITCH] = "off"
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", f"{__package__}.worker"],

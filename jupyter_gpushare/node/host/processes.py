@@ -67,6 +67,8 @@ def _parse_stat(text: bytes) -> _Stat:
     # The second field is the command's name in parentheses, and may itself
     # hold spaces, parentheses and newlines: only the last ")" is the end of it.
     fields = text.rpartition(b")")[2].split()
+    # User and system time, with that of children it has waited for: else the sum would fall when
+    # one ends, and a task that works through children would seem to stand still.
     return _Stat(int(fields[1]), int(fields[19]), sum(map(int, fields[11:15])), fields[0])
 
 
@@ -109,6 +111,7 @@ def lineage(pid: int, boot_id: str) -> tuple[ProcessId, ...]:
             stat = again
             parent = _read_stat(stat.parent)
         pid, stat = stat.parent, parent
+        # What was read at different moments could make a circle.
         if any(known.pid == pid for known in chain):
             break
     return tuple(chain)
@@ -124,6 +127,7 @@ def started_with(process: ProcessId, *names: str) -> tuple[str, ...] | None:
             entries = file.read(_LONGEST_ENVIRON).decode("utf-8", "replace").split("\0")
     except OSError:
         return None
+    # Compared after the reading: if the process is still this one, what was read is its own.
     stat = _read_stat(process.pid)
     if stat is None or stat.start_time != process.start_time:
         return None
@@ -308,6 +312,7 @@ class ProcessWatch:
             self._unwatch(process)
 
     def _gone(self, process: ProcessId) -> None:
+        # First: the descriptor stays readable, and the loop would call again and again.
         self._unwatch(process)
         self._on_gone(process)
 

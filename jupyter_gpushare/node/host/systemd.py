@@ -166,6 +166,7 @@ class Notifier:
     def status(self, text: str, *, alive: bool = False) -> None:
         """One line for ``systemctl status``, and if ``alive`` a sign of life for the watchdog."""
         line = "STATUS=" + " ".join(text.split())
+        # Without waiting: the next beat says it again, and the loop has other work.
         self._say(f"WATCHDOG=1\n{line}" if alive else line)
 
     def _say(self, message: str, patience: float = 0.0) -> None:
@@ -193,6 +194,7 @@ async def keep_telling(notifier: Notifier, look: Callable[[], Awaitable[str]]) -
     is told nothing and its watchdog acts.
     """
     watchdog = notifier.ear.watchdog
+    # Half of its patience, so that one late beat does not end the service.
     beat = _STATUS_EVERY if watchdog is None else min(_STATUS_EVERY, watchdog / 2)
     while notifier.ear.address is not None:
         notifier.status(await look(), alive=watchdog is not None)

@@ -252,6 +252,7 @@ class Walls:
             self._exact = None
         members = self._members(states)
         last = states[-1]
+        # A table of the books is never changed in place: the same object holds the same entries.
         of = (last.reservations, last.gpus, last.leases, last.rebuild)
         is_due = time.monotonic() >= self._greeted_at + _LOOK_AGAIN and bool(self._several())
         exact = None if is_due else self._exact
@@ -268,6 +269,8 @@ class Walls:
             walls = {group: _wider(wall, self._stand.get(group)) for group, wall in walls.items()}
         await self._set(lowered(self._stand, walls))
         await self._set(walls)
+        # Made for two states, the walls are wider than either needs: the next look must not leave
+        # them so.
         self.problem, self._exact = None, (*of, members) if len(states) == 1 else None
 
     def _several(self) -> set[EnvironmentName]:
@@ -356,6 +359,8 @@ class Walls:
     def _down(self, why: str) -> WallsDown:
         self.close()
         self._exact = None
+        # Each call would hold up all decisions for the patience of one, so a helper that failed has
+        # a rest.
         self._again_at = time.monotonic() + _LEFT_ALONE
         self.problem = f"The walls do not stand: {why.strip().removesuffix('.')}."
         return WallsDown(self.problem)

@@ -128,6 +128,7 @@ _RECOVERY = {
 # again on some drivers; starting it costs up to seconds, so not at each reading.
 _RESTART_EVERY = 8
 
+# A GPU that reports errors without end must not keep a reading from ending.
 _MOST_EVENTS_AT_ONCE = 256
 _PROCESS_LIST_TRIES = 5
 _ANY_INSTANCE = 0xFFFFFFFF
@@ -198,7 +199,10 @@ class NvmlInventory:
     def read(self) -> tuple[GpuReading, ...]:
         with self._calls():
             devices = self._discover() if self._devices is None else self._devices
+            # Before the boards are asked: an error that the driver has just reported counts in this
+            # reading.
             self._collect_events()
+            # Anew, so that a GPU that cannot be read shows no old temperature.
             self._sensors = {}
             boards = {device.board for device in devices.values()}
             problems = {board: self._board_problem(board) for board in boards}
@@ -208,6 +212,8 @@ class NvmlInventory:
             if self._lost_boards:
                 self._readings_with_loss += 1
                 if self._readings_with_loss % _RESTART_EVERY == 0:
+                    # The next reading starts it anew; what was read of the others now is right all
+                    # the same.
                     self._stop()
             else:
                 self._readings_with_loss = 0
@@ -255,6 +261,8 @@ class NvmlInventory:
         if not self._started:
             pynvml.nvmlInit()
             self._started = True
+            # The registrations went with the library that was stopped. At the first start
+            # ``discover`` makes them.
             self._listen(self._board_handles() if self._devices is not None else {})
 
     def _stop(self) -> None:
@@ -285,6 +293,8 @@ class NvmlInventory:
                 devices = self._allocatable(handle, board, position, left_out)
             except pynvml.NVMLError as error:
                 _reraise_if_general(error)
+                # A known board stays listed, as leases may be on it: its reading tells what is
+                # wrong with it.
                 if board not in known:
                     left_out.append(LeftOut(position, _problem(error, str(position)), board))
                 continue
@@ -363,6 +373,8 @@ class NvmlInventory:
             except pynvml.NVMLError as error:
                 _reraise_if_general(error)
                 self._tell_once(f"No XID reports for {board}: {error}")
+            # Also where it failed: a driver without such reports is not asked again at each
+            # listing.
             self._listening.add(board)
 
     def _collect_events(self) -> None:
@@ -450,6 +462,8 @@ class NvmlInventory:
         used: int | None = memory.used
         if device.sharers > 1:  # the figure is that of all sharers together
             known = [process.memory for process in processes if process.memory is not None]
+            # One unknown figure makes the sum unknown: a smaller one would promise memory that is
+            # in use.
             used = sum(known) if len(known) == len(processes) else None
         return GpuReading(
             uuid=uuid,
@@ -481,6 +495,8 @@ class NvmlInventory:
                 lineage=lineage(pid, self._boot_id) or (ProcessId(self._boot_id, pid, 0),),
                 memory=None if memory is None else Bytes(memory),
                 utilisation=work.get(pid),
+                # Pid 0 is everybody whom we cannot name, people in containers among them: never the
+                # host's own.
                 system=pid > 0 and self._system.has(pid, draws=pid in draws),
             )
             for pid, memory in sorted(merged.items())

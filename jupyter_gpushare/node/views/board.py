@@ -74,6 +74,7 @@ async def hand_out(
     queue: dict[str, Encoded] = {}
     same: dict[tuple[Viewer, int], list[Callable[[Encoded], object]]] = {}
     for viewer, page, tell in wanted:
+        # Only administrators have pages, so a person who names many has still one status made.
         same.setdefault((viewer, page if viewer.admin else 0), []).append(tell)
 
     async def lease_rows(viewer: Viewer, page: int) -> list[Encoded]:

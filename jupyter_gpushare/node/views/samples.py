@@ -115,6 +115,7 @@ class Samples:
             if sample is None:
                 break
             whole = level.whole(sample)
+            # Merging is done outside of the lock, so that a reader waits only for a move of lists.
             with self._lock:
                 level.add(sample, whole)
             sample = whole
@@ -147,6 +148,8 @@ class Rows:
         chosen = frozenset(self.gpus)
         return _thinned(
             [
+                # Before they are thinned: merging what nobody asked for would cost most on a host
+                # with many GPUs.
                 _Sample(one.wall, {gpu: x for gpu, x in one.by_gpu.items() if gpu in chosen})
                 for one in self._all
             ],
