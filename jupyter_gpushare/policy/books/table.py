@@ -70,11 +70,12 @@ else:
 
     def replace(thing: Any, /, **changes: Any) -> Any:
         """As ``dataclasses.replace``, which is called for a class with slots."""
-        fields = getattr(thing, "__dict__", None)
-        if fields is None or not changes.keys() <= fields.keys():
+        fields = getattr(thing, "__dict__", {})
+        changed = fields | changes
+        if not fields or len(changed) > len(fields):
             return dataclasses.replace(thing, **changes)
         copy = object.__new__(type(thing))
-        copy.__dict__.update(fields, **changes)
+        object.__setattr__(copy, "__dict__", changed)
         return copy
 
 
