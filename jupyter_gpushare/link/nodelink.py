@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from jupyter_gpushare._version import __version__
-from jupyter_gpushare.protocol.background import event_or_time
+from jupyter_gpushare.protocol.background import Background, event_or_time
 from jupyter_gpushare.protocol.connection import ClientConnection
 from jupyter_gpushare.protocol.errors import ProtocolError, RemoteError, RemoteProtocolError
 from jupyter_gpushare.protocol.framing import MAX_LINE_FROM_HOST, MAX_LINE_FROM_NODE
@@ -102,7 +102,7 @@ class NodeLink:
         self._protocol = ClientConnection()
         self._waiting: dict[CallId, asyncio.Future[Any]] = {}
         self._subscribers: list[Callable[[], None]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._background = Background()
         self._hurry = asyncio.Event()
         self._dropped = ""
 
@@ -110,16 +110,12 @@ class NodeLink:
 
     def start(self) -> None:
         """Begin to connect (needs the running loop)."""
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+        if not self._background:
+            self._background.start(self._run())
 
     async def close(self) -> None:
         """Disconnect; every pending call hears so."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await self._background.cancel()
 
     def hurry(self) -> None:
         """Try to connect now instead of at the end of the pause."""

@@ -88,7 +88,7 @@ async def _keep(command: Sequence[str], told: asyncio.Event) -> int:
         ended = loop.create_task(child.wait())
         await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if stop.is_set():
-            return _status(await _end(child, ended))
+            return _status(await end_process(child, _STOP_WITHIN))
         if (status := await ended) == 0:
             told.set()
             return 0
@@ -105,14 +105,16 @@ async def _keep(command: Sequence[str], told: asyncio.Event) -> int:
             return _status(status)
 
 
-async def _end(child: asyncio.subprocess.Process, ended: asyncio.Task[int]) -> int:
+async def end_process(child: asyncio.subprocess.Process, within: float) -> int:
+    """Ask it to end; it is killed if it takes longer than ``within`` seconds. Its status."""
     with contextlib.suppress(ProcessLookupError):
         child.terminate()
-    await asyncio.wait({ended}, timeout=_STOP_WITHIN)
-    if not ended.done():
-        with contextlib.suppress(ProcessLookupError):
-            child.kill()
-    return await ended
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within):
+            return await child.wait()
+    with contextlib.suppress(ProcessLookupError):
+        child.kill()
+    return await child.wait()
 
 
 def _status(code: int) -> int:

@@ -26,7 +26,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jupyter_gpushare.protocol.address import EMBEDDED_STEM, host_id
-from jupyter_gpushare.protocol.keeper import BACK_OFF, next_failures
+from jupyter_gpushare.protocol.background import Background, event_or_time
+from jupyter_gpushare.protocol.keeper import BACK_OFF, end_process, next_failures
 from jupyter_gpushare.protocol.privateplace import lock_file
 from jupyter_gpushare.protocol.sockets import answers
 
@@ -99,7 +100,7 @@ class EmbeddedNode:
         #: Whether the node manager is a child of this server, and serves.
         self.hosting = False
         self._lost = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._background = Background()
 
     @property
     def takes_part(self) -> bool:
@@ -115,7 +116,7 @@ class EmbeddedNode:
 
     def start(self) -> None:
         """Begin to take part in the election (needs the running loop)."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._background.start(self._run())
 
     def lost(self) -> None:
         """Hear that the node manager went away: look at the lock at once."""
@@ -124,18 +125,9 @@ class EmbeddedNode:
     async def stop(self) -> None:
         """Leave the election and end our child, if we host."""
         await self.leave()
-        child = self._child
-        if child is not None and child.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                child.terminate()
-            try:
-                async with asyncio.timeout(_STOP_WITHIN):
-                    await child.wait()
-            except TimeoutError:
-                with contextlib.suppress(ProcessLookupError):
-                    child.kill()
-                await child.wait()
-        self._child = None
+        if self._child is not None:
+            await end_process(self._child, _STOP_WITHIN)
+            self._child = None
         if self._left is not None:
             os.close(self._left)
             self._left = None
@@ -146,11 +138,7 @@ class EmbeddedNode:
         if (pid := self.pid) is not None and self._left is None:
             with contextlib.suppress(ProcessLookupError):
                 self._left = os.pidfd_open(pid)
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await self._background.cancel()
 
     def end_child(self) -> None:
         """End a child left by :meth:`leave`, without a loop (at the interpreter's exit)."""
@@ -198,9 +186,8 @@ class EmbeddedNode:
                 await asyncio.sleep(BACK_OFF[failures])
                 continue
             pause = _EAGER_POLL if loop.time() < eager_until else _POLL
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._lost.wait()
+            await event_or_time(self._lost, pause)
+            if self._lost.is_set():
                 eager_until = loop.time() + _EAGER_FOR
                 await asyncio.sleep(_EAGER_POLL)
 

@@ -21,6 +21,7 @@ from typing import Any, Final, cast
 from ...daemon.fairness import Purse, Purses
 from ...daemon.loopback import Whose, whose
 from ...protocol import secured
+from ...protocol.background import Background
 from ...protocol.listening import listening
 from ..host.troubles import Trouble
 from .admission import Admission, Places
@@ -235,21 +236,19 @@ class TlsPort:
         now = time.monotonic()
         self._pools = {place: Purse(*_POOLS, now) for place in [*seen][-_MOST_POOLS:]}
         self._deadlines: dict[SecuredWire, tuple[str, asyncio.TimerHandle]] = {}
-        self._accepting: asyncio.Task[None] | None = None
+        self._background = Background()
         self._listener: socket.socket | None = None
 
     async def start(self, address: str, port: int) -> tuple[str, int]:
         """Listen; the address that it is. Raises :class:`OSError`."""
         listener = self._listener = await listening(address, port)
-        self._accepting = asyncio.get_running_loop().create_task(self._accept(listener))
+        self._background.start(self._accept(listener))
         host, bound = listener.getsockname()[:2]
         return str(host), int(bound)
 
     async def close(self) -> None:
         """Listen no more, and end the handshakes. Connections are their owner's."""
-        if self._accepting is not None:
-            self._accepting.cancel()
-            await asyncio.gather(self._accepting, return_exceptions=True)
+        await self._background.cancel()
         if self._listener is not None:
             self._listener.close()
         for wire in tuple(self._deadlines):
