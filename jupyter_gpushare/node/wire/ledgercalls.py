@@ -97,6 +97,8 @@ class LedgerCalls:
             if viewer is None or not viewer.all_servers:
                 return encoded(own)
             used = ledger.usage(own["days"][0]["start"], now, None)
+            # Only servers that have used a GPU in these days are looked up: a person may have had
+            # many names.
             servers = (row.environment for row in used if viewer.is_mine(row.environment))
             others = [encoded(of(ledger, name)) for name in servers if name != whose]
             return encoded(own, servers=others)
@@ -123,6 +125,8 @@ class LedgerCalls:
         self._spawn(self._from_ledger(guest, call, work))
 
     def _measured(self, readings: Readings) -> None:
+        # One sample at a time: a slow one is skipped rather than queued, as nothing is decided by
+        # them.
         if readings.problem is None and not self._keeps:
             self._keeps = True
             self._spawn(self._keep(self._manager.clock.wall(), self._manager.state, readings))
@@ -182,6 +186,8 @@ class LedgerCalls:
             conn.error(call.id, Reason.UNAVAILABLE, str(error))
         else:
             conn.reply(call.id, answer)
+        # Its copy came after the connection's end had let go of all copies, and nobody would close
+        # it.
         if not self._is_here(conn.id):  # it hung up meanwhile
             self.forget(conn.id)
 
@@ -194,6 +200,7 @@ class LedgerCalls:
             place = self._manager.ledger.place
             draft = place.with_name(f"{place.name}.backup")
             made = await self._manager.care.ask("", lambda reads: reads.copy(draft))
+            # The one from before is closed only when the new one is there.
             self.forget(conn)
             self._copies[conn] = made
         copy = self._copies.get(conn)

@@ -219,6 +219,7 @@ def _promise(
 
 @_tells(ev.LimitMoved)
 def _limit(event: ev.LimitMoved, scene: Scene) -> Iterator[Told]:
+    # Else it is the task's own answer.
     if event.live is None:
         yield from _limits(event.lease, event.gpus, scene)
 
@@ -390,6 +391,7 @@ def turn(effect: TellTurn, scene: Scene) -> Iterator[Told]:
     lease = state.leases.get(name)
     if lease is None or lease.phase is not LeasePhase.HELD or name not in state.takers:
         return
+    # Who has asked waits for the answer to that, and needs no notice.
     if has_asked(state, name):
         return
     # Those that have joined it get the notice, too, if they may take turns for it.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -100,6 +99,7 @@ def features_of(params: PredictParams) -> Features:
 
 def shapes_of(features: Features) -> str:
     """The name of a model's structure and its batch; the same for any count of iterations."""
+    # Iterations change no tensor: who trains longer has the same model.
     told = json.dumps(replace(features, iterations=1).document(), sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()[:32]
 
@@ -130,7 +130,6 @@ class Predictions:
         self._news = news
         self._log = log
         self._predictor: tuple[float | None, Predictor] | None = None
-        self._loading = threading.Lock()
         self._newest: OrderedDict[ProcessId, Prediction] = OrderedDict()
         self._of: dict[EnvironmentName, OrderedDict[ProcessId, Prediction]] = {}
         #: The newest of each person, also when the task is over: a server may start elsewhere then.
@@ -238,18 +237,18 @@ class Predictions:
         has_gpus = (LeasePhase.HELD, LeasePhase.PARKED)
         own = [lease for lease in self._own(guest) if lease.phase in has_gpus]
         newest = max(own, key=lambda lease: lease.order, default=None)
+        # A dry run tells what the model needs on one GPU; how it is split over more nobody knows.
         if newest is not None and newest.request.gpus == 1:
             command = cmd.Foresee(at, newest.id, who, process, expected)
             await self._manager.submit(command, owner=who)
 
     def _predict(self, features: Features, kinds: Sequence[Hardware]) -> tuple[Estimates, ...]:
-        with self._loading:
-            models = self._models if self._models is not None and self._models.exists() else None
-            made = None if models is None else models.stat().st_mtime
-            if self._predictor is None or self._predictor[0] != made:
-                self._predictor = made, self._load(models)
-            predictor = self._predictor[1]
-        return predictor.predict(features, kinds)
+        models = self._models if self._models is not None and self._models.exists() else None
+        made = None if models is None else models.stat().st_mtime
+        # Only the one thread of the ledger's reads comes here, so models are never read twice.
+        if self._predictor is None or self._predictor[0] != made:
+            self._predictor = made, self._load(models)
+        return self._predictor[1].predict(features, kinds)
 
     def _load(self, models: Path | None) -> Predictor:
         """Models that cannot be used are said, and those that came with the package predict."""
@@ -281,6 +280,8 @@ class Predictions:
         process, who = prediction.process, prediction.environment
         before = self._newest.get(process)
         alone = before is None or (before.shapes == prediction.shapes and process in self._alone)
+        # It is put in anew so that the oldest comes first in each of the books, which are cut at
+        # that end.
         self.forget(process)
         self._newest[process] = prediction
         self._last.pop(who, None)
@@ -304,6 +305,7 @@ class Predictions:
         for one in prediction.estimates:
             here = gpus.get(one.kind, frozenset[GpuUuid]())
             if not here:
+                # The call took time on another thread, and the GPUs may have changed.
                 continue  # there is none any more
             who, memory = prediction.environment, Bytes(one.memory_p90)
             starts, wait = of_newcomer(

@@ -252,6 +252,7 @@ class Runs:
             return command
         who, code = command.environment, request.code
         known = self._known.of(who, code) if code is not None else ()
+        # A run on another number of GPUs was split in another way.
         over = [run for run in known if run.gpus == request.gpus and run.lease not in leases]
         estimate = None if request.memory is not None else self._expected(command, over)
         learned = None if request.parts is not None else parts_of(over)
@@ -284,6 +285,8 @@ class Runs:
             return estimate_of(run.memory for run in over)
         alike = self._known.of_shapes(command.environment, request.code, prediction.shapes)
         ended = (run for run in alike if run.gpus == 1 and run.lease not in leases)
+        # One run of the very model and batch says more than a dry run, and more than others of the
+        # code.
         measured = estimate_of((run.memory for run in ended), least=1)
         return measured or Estimate(prediction.memory, 0)
 
@@ -295,6 +298,7 @@ class Runs:
 
     def stepped(self, lease: Lease, steps: int, seconds: float | None = None) -> None:
         """A task says how many steps have ended, each after ``seconds`` of computing."""
+        # The first steps warm up: they compile, fill caches and take much longer than the others.
         if steps < KNOWN_AFTER or lease.request.code is None:
             return
         now = self._steps.setdefault(lease.id, _Steps())
@@ -321,6 +325,7 @@ class Runs:
             found = state.leases.get(name)
             if found is None or found.phase is LeasePhase.ENDED:
                 self._ended(name)
+            # A notebook's lease may live for days: what its cell needed counts from the cell's end.
             elif found.activity is Activity.IDLE:
                 self._note(running)
 
@@ -394,6 +399,7 @@ class Runs:
         return state.gpus[parts[0].gpu].gpu.name if len(parts) == 1 else None
 
     async def _write(self) -> None:
+        # One at a time, so that an older state of a run is never written over a newer one.
         async with self._writing:
             runs = tuple(self._unwritten.values())
             if not runs:
@@ -405,5 +411,6 @@ class Runs:
                 return  # with the next ones
             self._trouble.is_over()
             for run in runs:
+                # It may have grown again while the disk was busy.
                 if self._unwritten.get(run.lease) == run:
                     del self._unwritten[run.lease]

@@ -170,11 +170,13 @@ class Statuses:
                     partial(self._answer_look, guest, call, self._changes),
                 )
                 for guest, call in asked
+                # Who hung up while others were answered costs no work.
                 if self._guests.get(guest.conn.id) is guest
             ]
             if not await self._manager.observers.wait(self._hand_out(wanted, slices)):
                 for guest, _call in asked:
                     guest.conn.close()  # it comes back and asks
+            # The loop has as much time for everything else as the answers took.
             await asyncio.sleep(slices.spent)
 
     async def _hand_out(

@@ -177,6 +177,7 @@ class SecuredWire(asyncio.Protocol):
             self.tls.do_handshake()
         except ssl.SSLWantReadError:
             self._flush()
+            # A client that never ends its handshake must not fill our memory within its time.
             if self._taken > _MOST_BEFORE:
                 self.abort()
             return
@@ -261,11 +262,14 @@ class TlsPort:
         each = Purses(*_EACH)
         trouble = Trouble(self._log, loop.time, "The pool's port takes connections again")
         while True:
+            # An accept that is ready at once does not give way by itself.
             # Between any two the loop does everything else.
             await asyncio.sleep(0)
             try:
                 sock, where = await loop.sock_accept(listener)
                 now, whence = loop.time(), whose(sock, where[:2])
+                # A flood of strangers must not keep the pool out, so it does not spend what they
+                # share.
                 if (pools := self._pools.get(whence.place)) is not None:
                     may = pools.pays(1.0, now)
                 else:
@@ -282,7 +286,11 @@ class TlsPort:
 
     async def _begin(self, sock: socket.socket, peer: str, whence: Whose) -> None:
         try:
+            # Lines are small and are answered at once: they must not wait for more to fill a
+            # packet.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # Else a host that was switched off would keep its place, as no packet says that it has
+            # gone.
             keep = (socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in keep:

@@ -141,6 +141,7 @@ class Turnstile(Charges):
             owner = self._waiting.next_owner()
             wait = self._must_wait(owner, now)
             if wait > 0.0:
+                # Put aside as a whole, so that others behind it are not held up by the wait.
                 self._waiting.pause(owner)
                 self._loop.call_later(wait, self._has_some, owner)
                 continue

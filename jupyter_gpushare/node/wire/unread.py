@@ -67,6 +67,8 @@ class Unread(Generic[R]):
             return 0
         if owner not in self._sums:
             if not self._sums:
+                # What clients read meanwhile is heard of nowhere, so a sum is right for one round
+                # only.
                 self._soon(self._sums.clear)
             self._sums[owner] = sum(one.buffered for one in slow)
         return self._sums[owner]
