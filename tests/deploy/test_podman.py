@@ -18,7 +18,11 @@ from support.jupyter import Kernel, wait_for
 from support.podman import ROOT, Podman, missing, stale
 
 WHY_NOT = why_not() or missing() or stale()
-pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT),
+]
 PAGE = (ROOT / "docs/deploy/docker.md").read_text("utf-8")
 ((BUILD, RUN),) = re.findall(r"```bash\nmake dist\n(.*?)(docker run .*?)\n```", PAGE, re.DOTALL)
 NODE = "gpushare"

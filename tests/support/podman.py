@@ -126,7 +126,7 @@ class Podman:
 
     @contextmanager
     def service(self) -> Iterator[None]:
-        """Docker's API at ``socket``. At the end nothing is left of any container."""
+        """Docker's API at ``socket``. In the end no container and no nameless image is left."""
         self.socket.unlink(missing_ok=True)
         command = ["docker", "system", "service", "--time=0", f"unix://{self.socket}"]
         with (self.folder / "service.log").open("wb") as log:
@@ -136,4 +136,5 @@ class Podman:
             yield
         finally:
             self("rm", "--all", "--force", "--time=5")
+            self("image", "prune", "--force")
             end(running)
