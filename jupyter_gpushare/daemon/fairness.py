@@ -85,6 +85,7 @@ class Purses:
         """The purse of ``owner``."""
         purse = self._purses.get(owner)
         if purse is None:
+            # A full purse is as good as none, so it is made anew at its owner's next call.
             if len(self._purses) >= _MANY:
                 # One that is not full is what its owner has spent: coming back must not fill it.
                 for name in [n for n, p in self._purses.items() if p.left(now) >= self._most]:

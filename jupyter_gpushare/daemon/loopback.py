@@ -60,6 +60,7 @@ def maker_of(family: int, there: tuple[str, int], here: tuple[str, int]) -> int 
             kernel.setblocking(False)  # it has answered when it was asked
             kernel.send(head + asked)
             answer = kernel.recv(4096)
+        # Else it is the kernel's error, such as that there is no such connection.
         if struct.unpack_from("=H", answer, 4) == (_BY_FAMILY,):
             user, number = struct.unpack_from("=II", answer, _HEAD + _UID_AT)
             # One that was closed already has no number, and is said to be root's.

@@ -99,6 +99,7 @@ class Membership:
         os.chmod(folder, 0o700)
         membership = cls(folder, str(told["pool"]), str(told["name"]))
         membership._asked = asked
+        # ``pool.json`` is written last: without it the host has not joined, and may try again.
         membership.renew(str(told["certificates"]), str(told["authorities"]))
         about = {name: str(told[name]) for name in ("pool", "name", "address")}
         replace_private(folder / _ABOUT, json.dumps(about).encode())

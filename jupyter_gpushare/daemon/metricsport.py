@@ -48,6 +48,7 @@ class _FewAtOnce(HTTPServer):
             self._watch(door)
 
     def _watch(self, door: socket.socket) -> None:
+        # It may have been closed in the second that it was left alone.
         if door in self._doors:
             asyncio.get_running_loop().add_reader(door, self._accept, door)
 
@@ -98,6 +99,7 @@ def serve(registry: CollectorRegistry, address: str, port: int) -> HTTPServer:
 
     def text() -> bytes:
         nonlocal last
+        # To make an answer takes the loop's time, and anybody who reaches the port may ask.
         if purse.pays(1.0, clock()):
             last = generate_latest(registry)
         return last

@@ -19,6 +19,7 @@ def read(path: Path) -> tuple[Any, float]:
 
     Raises :class:`OSError`, and :class:`ValueError` for a file that others could have written.
     """
+    # A pipe in its place must not hold us up, nor a link lead us elsewhere.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with open(os.open(path, flags), "rb") as file:
         there = os.fstat(file.fileno())

@@ -175,7 +175,10 @@ class HolderVerb(WithCommand, ABC):
         while node.poll() is None:
             now, notice = time.time(), self.notice
             if self._told_to_end:
+                # The engine kills after that, whatever it said of the end before.
                 ends, notice = self._told_to_end + self.grace, self.grace
+            # An administrator may have given the job more time, and each question costs the
+            # engine's server.
             elif now >= asked_at + _ASK:
                 ends, asked_at = self.ends() or ends, now
             seconds = float("inf") if ends is None else ends - now - _MARGIN

@@ -50,6 +50,7 @@ def demand_of(rows: Iterable[Mapping[str, Any]]) -> Demand:
 def is_used(row: Mapping[str, Any]) -> bool:
     """Whether somebody has or wants something there; of a host that is lost nobody knows."""
     report = row["report"] if row["connected"] else None
+    # What may be used is not given back: its people would lose what they have there.
     return report is None or any(
         one["held"] or one["parked"] or one["waiting"] for one in report["environments"]
     )
@@ -107,6 +108,8 @@ class Keeping:
             elif row is not None:
                 if one.stage is Stage.THERE and one.until != row["held"]["until"]:
                     self._ask(PoolMethod.HELD, host=row["host"], **self._told(one))
+                # A host that is lost cannot be asked whether it is empty, and was out of service
+                # already.
                 if is_given_back(row) and (row["empty"] or not row["connected"]):
                     self._engine.gone(one)
         self._count_failures(held, own, now)

@@ -38,6 +38,7 @@ KEPT: Final = (
 )
 _STAGES: Final = {
     **dict.fromkeys(("PENDING", "CONFIGURING"), Stage.ASKED),
+    # A suspended job has its allocation, and goes on where it was.
     **dict.fromkeys(("RUNNING", "SUSPENDED"), Stage.THERE),
 }
 _AFTER: Final = re.compile(r"afterany:(\d+)")

@@ -127,6 +127,7 @@ def wanted(
     present = {one.held.piece for one in (*there, *going)}
     asked = [one.held for one in hosts if one.held.stage is Stage.ASKED]
     followed = {held.after for held in asked} & present
+    # A successor takes the place of one that is still there, so it is not one host more.
     asked = [held for held in asked if held.after not in present]
     soon = now + bounds.ahead
     ends = [one for one in there if one.held.until is not None and one.held.until <= soon]
@@ -134,6 +135,7 @@ def wanted(
 
     # A used host is followed; an unused one only as far as there would be too few.
     successors: list[Held] = []
+    # Who still works on one that goes needs its successor as much.
     used = [one for one in (*ends, *going) if one.used]
     for one in (*used, *(one for one in ends if not one.used)):
         coming = len(stays) + len(asked) + len(followed) + len(successors)
@@ -145,6 +147,7 @@ def wanted(
     wants = bounds.least - coming
     if memory.short is not None and now - memory.short >= bounds.patience:
         wants = max(wants, lacking)
+    # One that goes still has its GPUs, and counts against the most until it has left.
     room = bounds.most - len(there) - len(going) - len(asked)
     more = max(0, min(wants - len(asked), room)) if now >= before.again else 0
     back = [] if more else _surplus(now, stays, asked, coming, bounds, memory)
@@ -173,6 +176,7 @@ def _remember(now: float, there: Sequence[Seen], before: Memory) -> Memory:
     }
     known = frozenset(one.held.piece for one in there)
     kept = replace(before, known=known, unused=unused)
+    # One that came shows that the engine works again.
     if known - before.known:
         kept = replace(kept, failed=0, again=0.0)
     return kept
@@ -198,6 +202,7 @@ def _surplus(
     def since(one: Seen) -> float:
         return memory.unused.get(one.held.piece, now)
 
+    # Longest unused first; one in use counts as unused since now, and so comes last.
     order = sorted(reversed(stays), key=since)  # of equal ones the last
     beyond = max(0, len(stays) - bounds.most)
     back = [one.held for one in order[:beyond]]

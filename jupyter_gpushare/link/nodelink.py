@@ -41,6 +41,7 @@ from .errors import NodeProblem, NodeTimedOut, NodeUnavailable
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0)  # seconds before connecting again
 _CONNECT_WITHIN = 5.0  # seconds for connecting, hello and watch, each
 _CHUNK = 65536  # bytes read at once
+# Who does not read will not answer in time either: a call fails then before its time is over.
 _MOST_UNSENT = 1 << 20  # bytes that may wait for a node manager that does not read
 
 
@@ -189,6 +190,8 @@ class NodeLink:
                 generation = self.state.generation
                 await self._connect_once()
                 failures = 0 if self.state.generation != generation else failures + 1
+                # All servers lose a node manager that restarts in the same instant, and must not
+                # come back in one.
                 pause = _PAUSES[min(failures, len(_PAUSES) - 1)] * random.uniform(0.7, 1.3)
                 await event_or_time(self._hurry, pause)
         finally:
@@ -222,6 +225,8 @@ class NodeLink:
         try:
             await asyncio.wait({reading, greeting}, return_when=asyncio.FIRST_COMPLETED)
             if greeting.done():
+                # First: why ``hello`` was refused says more than that the connection was closed
+                # after it.
                 greeting.result()
             await reading
             closed = "The node manager closed the connection. It is tried again."
@@ -270,6 +275,8 @@ class NodeLink:
                 self._receive(message)
             if budget is not None:
                 budget.spend(seconds=clock() - begun)
+                # A host that may have been taken over gets no more of our loop than its share,
+                # however much it says.
                 await budget.may_speak()
 
     def _receive(self, message: Incoming) -> None:

@@ -42,6 +42,8 @@ class LineFramer:
         Raises :class:`RemoteProtocolError` on a line over the limit; the
         stream cannot be resynchronised after that.
         """
+        # Blank lines are dropped before the length is looked at, so they never add up to a line too
+        # long.
         if self._rest[:1].isspace():
             self._rest = self._rest.lstrip()
             self._searched = 0
@@ -118,6 +120,7 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
+# Python's own decoder takes NaN and Infinity, which are no JSON.
 _DECODER: Final = json.JSONDecoder(parse_constant=_no_constant)
 
 
@@ -125,6 +128,7 @@ def decode(line: bytes) -> dict[str, Any]:
     """The JSON object on one line. Raises :class:`RemoteProtocolError` for anything else."""
     try:
         value = _DECODER.decode(line.decode("utf-8").strip())
+    # A line of nothing but opening brackets is deeper than Python's stack.
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"This is not a line of JSON: {error}", code=PARSE_ERROR) from (
             error

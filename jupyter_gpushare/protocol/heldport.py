@@ -38,6 +38,8 @@ def hold(url: str, uid: int | None = None) -> list[socket.socket]:
                 os.fchown(keeper.fileno(), uid, -1)
             keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
+                # Else it would have the IPv4 address as well, for which there is a socket of its
+                # own.
                 keeper.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             try:
                 keeper.bind(address)

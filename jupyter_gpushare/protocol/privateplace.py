@@ -128,6 +128,7 @@ def replace_private(path: str | os.PathLike[str], text: bytes, *, lasting: bool 
     Unless it is ``lasting``, nobody needs it after the host has gone down. Raises :class:`OSError`.
     """
     new = f"{os.fspath(path)}.new"
+    # One may be left from a process that was killed as it wrote.
     with contextlib.suppress(FileNotFoundError):
         os.unlink(new)
     file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

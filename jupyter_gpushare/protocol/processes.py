@@ -48,6 +48,7 @@ def parent_of(pid: int) -> int:
 
 def tree_of(roots: Collection[int], proc: str = "/proc") -> list[int]:
     """The processes among ``roots``, and all that descend from them; without zombies."""
+    # All of them are read, since the kernel lists a process's children only where it was built to.
     stats = {int(name): stat_of(name, proc) for name in os.listdir(proc) if name.isdigit()}
     parents = {pid: int(fields[1]) for pid, fields in stats.items() if fields[1:]}
     found = set(roots)
@@ -94,6 +95,7 @@ def status_of(pid: int, name: str, proc: str = "/proc") -> list[str] | None:
 
 def user_ids(pid: int) -> frozenset[int]:
     """The real, effective and saved user id of ``pid``; empty when it is gone or hidden."""
+    # The fourth, of file systems, follows the effective one unless a program asks for more.
     return frozenset(map(int, (status_of(pid, "Uid") or ())[:3]))
 
 

@@ -189,6 +189,7 @@ def _whole(bounds: Range) -> Callable[[Any], int]:
     least, most = bounds
 
     def read(value: Any) -> int:
+        # To Python ``true`` is the number 1, which nobody means.
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise _Wrong(f" must be a whole number from {least} to {most}.")
         return value

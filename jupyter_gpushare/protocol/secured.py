@@ -92,6 +92,7 @@ def server_context(own: str, authorities: str | None) -> ssl.SSLContext:
     context = _plain(ssl.PROTOCOL_TLS_SERVER, authorities)
     context.load_cert_chain(own)
     context.verify_mode = ssl.CERT_NONE if authorities is None else ssl.CERT_OPTIONAL
+    # A ticket would let a client resume later without showing its certificate.
     context.num_tickets = 0
     return context
 
