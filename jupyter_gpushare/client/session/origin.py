@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Final
 
-from ...protocol.processes import parent_of, stat_of, status_of
+from ...protocol.processes import parent_of, status_of
 from ..words.classes import Origin
 from .task import SESSION_NAME, running_kernel
 
@@ -63,11 +64,9 @@ def runner_of(command: Sequence[str]) -> str:
 
 def _is_in_foreground() -> bool:
     """Whether it has a controlling terminal, and its group is the one that the terminal heeds."""
-    fields = stat_of("self")
-    if len(fields) < 6:
-        return False
-    group, terminal, foreground = fields[2], fields[4], fields[5]
-    return terminal != b"0" and group == foreground
+    with suppress(OSError), open("/dev/tty", "rb", buffering=0) as terminal:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    return False
 
 
 def _survives_its_terminal() -> bool:
