@@ -33,9 +33,9 @@ class OneThread:
         Raises :class:`RuntimeError` after the end.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._asked.put((future, call))
         if not self._thread.is_alive():
             self._thread.start()
+        self._asked.put((future, call))  # last: the thread can do nothing before we wait
         return future
 
     def close(self, *, wait: bool = True) -> None:
