@@ -1,5 +1,4 @@
-"""While Slurm, the pool and its holder jobs are killed, and tokens are stolen, nobody loses a
-variable or waits for ever.
+"""While Slurm, pool and holder jobs are killed, and tokens stolen, nobody loses or waits for ever.
 
 ``SOAK_MINUTES`` and ``SOAK_SEED`` as for the other storms.
 """
