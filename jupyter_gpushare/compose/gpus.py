@@ -80,6 +80,7 @@ def _parts(gpu: doc.Gpu) -> Iterator[doc.Fact]:
         ("free", "not given to anybody" if out else "free", total),
     )
     for kind, word, most in parts:
+        # The figures are from different moments, and may be more together than the GPU has.
         part = min(max(0, most), left_of)
         left_of -= part
         if part:

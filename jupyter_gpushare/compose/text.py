@@ -28,6 +28,7 @@ def text(words: str, *pieces: object) -> Text:
 
 def name(given: object, most: int = 80) -> Text:
     """What somebody else named: one line, not too long, and nothing in it is a figure."""
+    # Somebody's file may be called so that it would read as a figure of ours.
     told = plain(given, most)
     return Text(_BRACE.sub("{ ", told) if "{" in told else told)
 

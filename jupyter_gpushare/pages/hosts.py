@@ -221,6 +221,7 @@ def _expected(status: Json, gpus: Sequence[HostGpu], waiting: int) -> tuple[floa
     """About how long a new request waits: as the last in line, or not at all."""
     if not waiting:
         return (0.0, 0.0) if any(gpu.is_empty and not gpu.out for gpu in gpus) else None
+    # Who comes now is behind the last one of whom anybody can say how long it takes.
     for row in reversed(status["queue"]):
         if estimate := (row.get("outlook") or {}).get("estimate"):
             return float(estimate["low"]), float(estimate["high"])

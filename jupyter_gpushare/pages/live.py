@@ -118,6 +118,7 @@ class Listener(WebSocketHandler, ABC):
         return _LARGEST_INCOMING
 
     def open(self, *args: str, **kwargs: str) -> None:
+        # Asked again: others may have come in while this one was upgraded.
         if self.is_full:
             self.close(1013, "Too many.")
             return
@@ -153,6 +154,8 @@ class Listener(WebSocketHandler, ABC):
                 except TimeoutError:
                     self.close(LOGGED_OUT, "Too slow.")
                     return
+                # After the message and not before it: the first change is told at once, a burst as
+                # one.
                 await asyncio.sleep(self.pause)
 
 

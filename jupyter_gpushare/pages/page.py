@@ -160,6 +160,7 @@ class PageHandler(Asking):
         told = [note.text[:_LONGEST_NOTE], note.done.value, note.undo]
         # A browser keeps no cookie over 4 KiB.
         if len(json.dumps(told, ensure_ascii=False).encode()) > _LARGEST_NOTE:
+            # Without what undoes it the note still says what was done.
             told.pop()
         value = base64.urlsafe_b64encode(json.dumps(told, ensure_ascii=False).encode()).decode()
         self.set_signed_cookie(
@@ -179,6 +180,7 @@ class PageHandler(Asking):
 
     def _take_note(self) -> Note | None:
         value = self.get_signed_cookie(_NOTE_COOKIE, max_age_days=1)
+        # A part that is fetched shows no note: it would be gone before the next whole page.
         if value is None or self.get_argument("part", None) is not None:
             return None
         self.clear_cookie(_NOTE_COOKIE, path=self.site.prefix)

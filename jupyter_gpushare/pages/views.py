@@ -135,6 +135,7 @@ def leases(
     jobs = {lease: job for job in status.get("jobs") or () for lease in job["leases"]}
     found: dict[str, list[Lease]] = {}
     for place, row in enumerate(rows):
+        # Others' leases are told without their ids.
         key = row["id"] or f"other-{place}"
         job = jobs.get(row["id"])
         group = key if job is None else f"job-{job['leases'][0]}"
@@ -158,6 +159,7 @@ def node_parts(status: Json) -> dict[str, Any]:
     ``more`` waiting requests stand further back than the rows of ``queue``.
     """
     now, queue = status["node"]["time"], status["queue"]
+    # One's own place must be seen, however far back it is.
     mine = [row for row in queue[_MOST_WAITING:] if row["mine"]]
     return {
         "told": Shown(status, now),

@@ -139,6 +139,7 @@ def _reported(draft: Draft, command: cmd.HostReported) -> None:
         return  # a message that came twice, or late
     draft.emit(ev.HostSpoke(command.at, command.host, report))
     now = draft.state.hosts[command.host]
+    # From the host as it was before: now it has said what it says.
     draft.plan |= {*changed(host, dict(now.here)), *_unsettled(now)}
     _make_room(draft, now)
     if host.serves != now.serves:
@@ -148,6 +149,7 @@ def _reported(draft: Draft, command: cmd.HostReported) -> None:
         told = draft.state.hosts[command.host].told.get(want.environment, ())
         if known_groups is None and told != want.groups:
             draft.emit(ev.GroupsTold(command.at, command.host, want.environment, want.groups))
+    # A host that comes back may have been started anew, and then knows of no loan.
     if not host.connected or _is_due(draft, now, report):
         draft.plan |= now.everybody
         draft.renew(command.host)
@@ -244,6 +246,7 @@ def _answered(draft: Draft, command: cmd.LendAnswered) -> None:
 def _tick(draft: Draft, command: cmd.Tick) -> None:
     for host in draft.state.hosts.values():
         if host.connected:
+            # It is asked first, since a loan counts from a moment that the host itself has said.
             if command.at >= host.renewed + draft.config.validity / 2:
                 draft.emit(ev.ReportAsked(command.at, host.name))
         elif not host.expired and command.at >= host.until:

@@ -55,6 +55,7 @@ def _regroup(
 ) -> State:
     used, wanting = after.used, after.wanting
     for one in touched:
+        # By the old state and by the new one, as the group of somebody may be what has changed.
         for state, host, sign in ((before, old, -1), (after, new, 1)):
             if host is not None and (group := state.group(host, one)) is not None:
                 count = host.count(one)
@@ -97,6 +98,7 @@ def reindexed(state: State) -> State:
 
 @_evolves(ev.PoolStarted)
 def _started(state: State, event: ev.PoolStarted) -> State:
+    # Nobody remembers what was answered last: all that was lent counts as lent at this moment.
     hosts = {
         name: replace(host, connected=False, expired=False, until=event.until)
         for name, host in state.hosts.items()
@@ -141,6 +143,7 @@ def _spoke(state: State, event: ev.HostSpoke) -> State:
     host = state.hosts[event.host]
     here = _heard(event.report)
     touched = changed(host, here)
+    # While it was away people may have gone, of whom no report says anything more.
     gone = touched if host.connected else {*touched, *host.told}
     now = replace(
         host, connected=True, expired=False, report=event.report, received=event.at, here=here
@@ -211,6 +214,7 @@ def _lent(state: State, event: ev.BudgetLent) -> State:
     host = state.hosts[event.host]
     old = host.out.get(event.environment, NOT_LENT)
     out = Out(
+        # It may go by either number until it answers, so the larger one counts.
         max(old.gpus, event.gpus),
         event.gpus,
         event.number,
@@ -232,6 +236,7 @@ def _lent(state: State, event: ev.BudgetLent) -> State:
 def _accepted(state: State, event: ev.BudgetAccepted) -> State:
     host = state.hosts[event.host]
     old = host.out.get(event.environment, NOT_LENT)
+    # It keeps more than was asked of it, so it has still to give back.
     given_back = old.reclaim and event.gpus > old.asked
     out = remake(old, gpus=event.gpus, hours=old.asked_hours, answered=True, reclaim=given_back)
     idle = not (out.gpus or out.asked or out.why)

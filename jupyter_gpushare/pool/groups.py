@@ -95,6 +95,8 @@ def shares(state: State, count: int, memory: int) -> dict[GroupName, float]:
     for name, group in state.groups.items():
         used = state.used.get(name, NOT_USED)
         held = used.memory + used.whole * memory / count
+        # A group without GPUs of its own counts as half a GPU: it borrows after those that have
+        # some.
         found[name] = max(used.gpus / count, held / memory) / max(0.5, group.nominal)
     return found
 
@@ -223,6 +225,7 @@ def _victims(state: State, owed: dict[GroupName, int]) -> dict[Environment, dict
     for name, lack in owed.items():
         group = state.groups[name]
         kept = group.nominal - lends(group) - _used(state, name)
+        # What a group keeps for itself nobody has borrowed, so nobody needs to give it back.
         missing += max(0, lack - max(0, kept))
     if not owed or missing <= 0:
         return {}

@@ -145,6 +145,7 @@ class HostLink:
         while True:
             seen = self.link.state
             await asyncio.sleep(self._silence)
+            # Each report replaces the state, so the same object means silence.
             if not seen.connected or self.link.state is not seen:
                 continue
             await self._ask()
@@ -250,6 +251,7 @@ def _lines(objects: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     size = 0
     for one in objects:
         needs = len(encode(one))
+        # A host takes no list of more than 1,024 parts (``reading.MOST_PARTS``).
         if part and (size + needs > MAX_LINE - _AROUND or len(part) == 1000):
             yield part
             part, size = [], 0

@@ -267,6 +267,7 @@ def _sign_authority(
     now: float,
 ) -> x509.Certificate:
     """An authority's certificate, by itself or by the one before it."""
+    # The one before vouches only until the last certificate that it has signed itself has expired.
     lasts = _AUTHORITY_LASTS if issuer is None else LASTS + DAY
     told = subject if issuer is None else issuer.subject
     return (

@@ -80,6 +80,7 @@ def plan(
     places = [_place(state, host, environment) for host in state.at(environment)]
     needs = sorted(_needs(state, environment, places), key=lambda need: need.since)
     total = sum(place.counts for place in places)
+    # Hosts may name other groups of somebody, and so differ in limits: the least stops only itself.
     is_beyond = beyond or total > max((place.limit for place in places), default=0)
     met, lacking = _targets(state, places, needs, None if group is None else total + room)
     for need in lacking:
@@ -96,6 +97,8 @@ def plan(
         more = reach[key] - level
         if more <= 0:
             continue
+        # Only what counts now decides, and not what will: the other host's memory is not given back
+        # yet.
         if total + more <= place.limit and (group is None or more <= room):
             levels[key], total, room = reach[key], total + more, room - more
         # Else another host is to give it up first: its answer comes in one round trip.
@@ -107,6 +110,7 @@ def plan(
         if spare and reach[key] <= level < place.target and total < place.limit:
             more = min(place.target - level, place.limit - total)
             level, total = level + more, total + more
+        # Lowered at once, but raised only as far as there was room in this step.
         gpus = min(place.target, level) if place.target < place.counts else level
         back = taken.get(place.host.name, 0)
         text = place.why
@@ -234,6 +238,7 @@ def _hours(
         goal = known
     if goal <= _bound(place, environment):
         return goal
+    # Never below what was spent there, which cannot be taken back.
     return max(spent, min(goal, quota - bound))
 
 

@@ -182,6 +182,7 @@ def _judge(
         reasons.append(f"{counted(report.queue, 'request waits', 'requests wait')} there.")
     if parked:
         reasons.append(f"{parked} of your kernels {'is' if parked == 1 else 'are'} parked there.")
+    # Where only the quota is in the way, its GPUs are free all the same: it comes between the two.
     level, order = 0.0 if fits else 0.5, float(-best)
     if not (has_room or fits):
         level, order = 1.0, _NEVER if wait is None else wait
