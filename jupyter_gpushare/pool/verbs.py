@@ -1,4 +1,8 @@
-"""``jupyter gpushare pool …``: the administrator's view of several hosts as one."""
+"""``jupyter gpushare pool …``: the administrator's view of several hosts as one.
+
+Each verb asks the running pool at its socket (:class:`AtPool`) and shows the answer, as a table or
+as JSON. The pool decides who may ask, and what may be done; here words are read and written.
+"""
 
 from __future__ import annotations
 

@@ -43,6 +43,7 @@ def expected_on(state: State, request: Request, gpus: Iterable[GpuUuid]) -> Expe
     by_kind = {one.kind: one for one in reversed(request.expected)}
     found = [by_kind.get(state.gpus[gpu].gpu.name) for gpu in gpus if gpu in state.gpus]
     known = [one for one in found if one is not None]
+    # On one GPU of a kind of which nothing is predicted it may need anything.
     if not known or len(known) < len(found):
         return None
     return max(known, key=lambda one: (one.share, one.seconds or 0.0))
@@ -119,6 +120,7 @@ def _needed(promise: Promise, work: float, total: int | None) -> int | None:
         shares.append(WHOLE * work / promise.deadline)
     if promise.rate is not None and total:
         shares.append(WHOLE * promise.rate * work / total)
+    # A share that is whole but for the last digit of a float is not rounded up.
     return math.ceil(max(shares) - 1e-9) if shares else None
 
 
@@ -203,6 +205,7 @@ def pace(state: State, name: LeaseId, at: float, *, sure: bool = False) -> float
     if is_floor:
         share = state.given[name] / WHOLE
         got = share if sure else max(got, share)
+    # It is divided by: a task that had no time yet would else never end.
     return min(1.0, max(got, 0.01))
 
 

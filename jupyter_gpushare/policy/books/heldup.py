@@ -61,6 +61,7 @@ def lacks_gpus(state: State, lease: Lease) -> bool:
     if asked > quota.gpus or (memory and quota.memory is not None and memory > quota.memory):
         return False  # it is refused when it is looked at
     now = _could_have(state, lease, quota.gpus, missing)
+    # If it could not have so many with all GPUs either, it does not wait for the missing ones.
     return now < asked <= _could_have(state, lease, quota.gpus, set())
 
 

@@ -52,6 +52,7 @@ def shut(state: State, lease: Lease, at: float) -> frozenset[GpuUuid]:
     if not taken:
         return taken
     on_their_way = {other.id for other in moves(state, at)}
+    # Where nobody computes, a second move slows down only the first, and need not wait.
     compute = {gpu for gpu, names in wanting(state).items() if not on_their_way.issuperset(names)}
     return taken & compute
 

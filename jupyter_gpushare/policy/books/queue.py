@@ -176,6 +176,8 @@ class Queue:
         if lease in self.held_up:
             return self
         queue = self.remove(lease)
+        # The grants that pass it while it is held up are not counted, so what is left is kept, not
+        # the end.
         item = replace(item, left=item.urgent_at - self.grants)
         return replace(
             queue,

@@ -280,17 +280,21 @@ def rooms_without(
     freed: defaultdict[GpuUuid, int] = defaultdict(int)
     for key, count in claims.items():
         held = state.reservations[key]
+        # What tasks of an environment share is free only when all of them are gone.
         if held.claims == count:
             freed[key[1]] += held.memory
     left_over: defaultdict[GpuUuid, int] = defaultdict(int)
     for name, uuid in state.draining:
         lease = state.leases[name]
         if lease.outlived and lease.environment != environment and name not in without:
+            # A lease that has ended with its process alive gives nothing back when asked: nobody
+            # may wait for it.
             left_over[uuid] += state.reservations[(lease.environment, uuid)].memory
     taken = Taken(state, environment, frozenset(without)) if state.given else None
     for uuid, books in state.gpus.items():
         key = (environment, uuid)
         own = state.reservations.get(key)
+        # With the last claim the reservation goes, so the environment would come as a new one.
         if own is not None and own.claims == claims[key]:
             own = None
         yield GpuRoom(

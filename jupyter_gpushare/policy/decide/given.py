@@ -174,6 +174,7 @@ def correct(draft: Draft) -> None:
         if len(seen) < 3 or (known is not None and known.is_floor):
             continue
         if min(seen) >= now + step or max(seen) <= now - step:
+            # The middle one of three, so that one odd measurement changes nothing.
             share = min(WHOLE, max(1, sorted(seen)[1]))
             _predict(draft, lease, share)
             set_share(draft, lease, share, ShareWhy.MEASURED)

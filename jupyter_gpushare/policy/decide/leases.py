@@ -45,6 +45,7 @@ def _attach(draft: Draft, command: cmd.Attach) -> Decision:
     if succeeds:
         who = (lease.id, lease.environment, command.process)
         draft.emit(ev.LeaseInherited(draft.at, *who, keeper=True))
+    # Who attaches lives: the first heart-beat of its own comes only some seconds later.
     draft.emit(ev.HeartbeatSeen(draft.at, lease.id))
     if lease.phase is LeasePhase.QUEUED:
         return Wait(lease.id, "This request is in the queue.")
@@ -73,6 +74,7 @@ def _set_activity(draft: Draft, command: cmd.SetActivity, lease: Lease) -> Decis
         return Done(lease.id)  # a notebook in the tree says nothing of the others there
     if lease.activity is not command.activity and lease.phase is LeasePhase.HELD:
         if command.activity is Activity.IDLE:
+            # Before the activity changes, as with that it is forgotten how far the work was.
             end_promise(draft, lease)
         draft.emit(ev.ActivityChanged(draft.at, lease.id, lease.environment, command.activity))
     return Done(lease.id)
@@ -151,6 +153,8 @@ def _release(draft: Draft, command: cmd.Release) -> Decision:
     if lease is None or lease.phase is LeasePhase.ENDED or not (own or command.admin):
         return unknown_lease()
     is_task = command.ends == lease.task.process
+    # A child that ends must not take the lease along, nor the task's own process while others go
+    # on.
     if command.ends is not None and (not is_task or goes_on(draft, lease)):
         return Done(lease.id)
     reason = EndReason.CANCELLED if lease.phase is LeasePhase.QUEUED else EndReason.RELEASED
@@ -174,6 +178,7 @@ def _end_kernel(draft: Draft, command: cmd.EndKernel) -> Decision:
     ended = 0
     for name in draft.state.by_handle.get((command.environment, command.kernel_id), ()):
         lease = draft.state.leases[name]
+        # A kernel that was restarted keeps its id, and the new process may have a lease already.
         if command.pid is None or lease.task.process.pid == command.pid:
             if not goes_on(draft, lease):
                 draft.end(lease, EndReason.KERNEL_ENDED, "the kernel was shut down or restarted")

@@ -73,6 +73,7 @@ def _keep(draft: Draft, lease: Lease) -> None:
             if looks and any(stopping.promised(draft.state, config)):
                 ask_back(draft)
             break
+        # Batch tasks give first, so that the shares of a GPU are never more than all of it.
         given.make_way(draft, name, share)
         given.set_share(draft, lease, share, ShareWhy.RAISED)
     _stands(draft, lease, compute.is_late(draft.state, name, at))
@@ -100,6 +101,7 @@ def settle(draft: Draft) -> None:
     """
     for name, known in tuple(draft.state.promises.items()):
         lease = draft.state.leases[name]
+        # One that moves to another GPU in the midst of its work keeps its promise.
         moves = lease.phase is LeasePhase.PARKED and lease.parked and lease.parked.at_work
         if lease.phase is not LeasePhase.HELD and not moves:
             end_promise(draft, lease)

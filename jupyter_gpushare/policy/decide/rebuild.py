@@ -104,6 +104,7 @@ def present(draft: Draft, command: cmd.Present) -> Decision | None:
         # The ledger agrees with the voucher; from now on it records what the lease becomes.
         draft.emit(ev.LeasePresented(at, name, known.environment))
         return None
+    # Tried on a copy: if another lease has the room, nothing of it may be recorded.
     trial = Draft(state, draft.config, at)
     if known is not None:
         _take_back(trial, known)
@@ -250,6 +251,7 @@ def _again(
     parts = _needed(command, config)
     for gpu in sorted(beyond.keys() & {part.gpu for part in parts}):
         books = state.gpus[gpu]
+        # What it uses was counted as used by nobody's lease, and would else count twice.
         rest = max(books.system, books.unleased - beyond[gpu])
         yield ev.UnleasedChanged(at, gpu, Bytes(rest), books.system)
     reserved = () if is_parked else tuple(_shared(state, voucher))
@@ -289,6 +291,7 @@ def _turns_again(
         return
     if name not in state.takers:
         yield ev.TurnsJoined(at, name)
+    # As after enough steps: it had told so before the ledger was lost.
     yield ev.MemoryReported(at, name, tuple(told), shares.KNOWN_AFTER)
     used = {part.gpu: part.memory for part in command.measured}
     for one in told:

@@ -28,6 +28,7 @@ def ask_back(draft: Draft) -> None:
     if not ripe:
         return
     draft.emit(*plan.asks(draft.state, draft.config, draft.at, ripe))
+    # Also where nobody is asked: looking costs placements, so the next look comes a second later.
     draft.emit(ev.LineLooked(draft.at))
 
 
@@ -116,6 +117,7 @@ def _plan_parking(draft: Draft, command: cmd.PlanParking, lease: Lease) -> Decis
         return Refuse(RefusalReason.RATE_LIMITED, texts.LINK_IS_BUSY)
     own = (recall.moving if recall else 0) + (lease.parked.memory if lease.parked else 0)
     asked = _at_most_its_gpus(draft.state, lease, command.memory)
+    # What it planned or parked before is its own, and is planned anew with this.
     whole, config = draft.state.parked_memory() - own, draft.config
     mine = draft.state.parked_memory(lease.environment) - own
     for used, most, whose in (

@@ -89,6 +89,7 @@ def _ask_turn(draft: Draft, command: cmd.AskTurn, lease: Lease) -> Decision:
         _join_turns(draft, lease, can=True)
     elif not is_own and draft.state.taker(lease.id).leader != command.process:
         _member_joins_turns(draft, lease, command.process, alone=False)
+    # Another child of the task may compute as always, and its word must not end the leader's turn.
     if not _stops_for(draft, lease, command.process):
         return Done(lease.id)
     if lease.activity is Activity.IDLE and not lease.tells:

@@ -14,9 +14,8 @@ An entitlement goes down only when each of its tasks ended a step or a cell with
 only for tasks whose limits can change while they run. Where tasks share a common region by turns,
 what each keeps across its steps follows instead (:mod:`..turns.arranging`).
 
-Reservations that go down to what the tasks that are left there named.
-
-A task that names no size may use all that its quota gives, and the reservation that it shares with
+A reservation that follows nothing goes down, too: to what the tasks that are left there named. A
+task that names no size may use all that its quota gives, and the reservation that it shares with
 its environment's other tasks is as large. When it has ended, or when its process has asked for
 less, the rest named their sizes, and the reservation goes down to the sum of these. It does so only
 after each of them has said that it keeps to its own, and a measurement that began later agrees.
@@ -108,6 +107,8 @@ def follow(
         if need > now:
             need = min(need, max(now, reserved + free[gpu]))
             reserved = Bytes(max(reserved, need))
+            # Of two environments that grow in one look the second sees only what the first one
+            # left.
             free[gpu] -= reserved - held.memory
             lacks = sure - need if sure - need >= STEP else 0
         if lacks != held.short:
@@ -144,6 +145,8 @@ def _need(state: State, key: ReservationKey, config: PolicyConfig) -> tuple[int,
             continue
         size = _size(lease, gpu)
         if size is None:
+            # One of unknown size may use all, so there is nothing to follow; but nobody is asked
+            # for its sake.
             return max(most, named), 0
         memory, known_by = size
         need += config.with_headroom(memory, known_by)

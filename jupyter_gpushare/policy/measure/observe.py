@@ -2,6 +2,12 @@
 
 Promise 1 rests here: a claim is *gone* only when a reading that began after
 the claim started to drain shows none of its task's processes on that GPU.
+
+A reading lists the processes on a GPU, each with its parents. What a process uses is its lease's:
+its own, or that of the nearest parent which has one there. The rest is nobody's, and is taken off
+what can be given all the same. Unknown is never 0. A process whose memory the driver does not tell
+counts as all that its environment may have; and where a process cannot be traced, as in another
+pid namespace, it may be anybody's, so that no absence proves anything.
 """
 
 from __future__ import annotations

@@ -5,11 +5,10 @@ whole time: its processes used no processor time and no GPU. Where progress cann
 task counts as making progress. Its memory is freed when a measurement shows that it is gone, never
 because a time has passed.
 
-Programs that compute nothing are idle, as a kernel is between two cells.
-
-Nobody says of a program when it computes. It is idle once its processes used no processor time and
-none of its GPUs for a while, and busy again as soon as they do. What cannot be measured counts as
-computing. So does a program that waits because of us: for its turn, or for its memory.
+By the same looks a program that computes nothing counts as idle, as a kernel does between two
+cells. Nobody says of a program when it computes. It is idle once its processes used no processor
+time and none of its GPUs for a while, and busy again as soon as they do. What cannot be measured
+counts as computing. So does a program that waits because of us: for its turn, or for its memory.
 """
 
 from __future__ import annotations
@@ -93,10 +92,13 @@ def look_at_stalled(
     for name, stall in sorted(stalled.items()):
         seen, lease = vitals.get(name), state.leases[name]
         began = at if stall.since is None else stall.since
+        # The time counts only while somebody waits for its memory, so nothing is due at once when
+        # one comes.
         since = began if name in wanted else None
         cpu = None if seen is None else seen.cpu
         stopped = lease.suspended and (seen is None or seen.is_held)
         yield ev.StillnessMeasured(at, name, since, cpu, stalled=True, stopped=stopped)
+        # Who made progress begins anew with the first step.
         acted = 0 if stall.since is None else stall.acted
         due = following(lease, Stall(since, cpu, at, acted), config)
         if due is not None and due.at is not None and due.at <= at:

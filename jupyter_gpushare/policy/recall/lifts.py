@@ -311,6 +311,7 @@ def _needs(state: State, config: PolicyConfig, at: float) -> dict[GpuUuid, int]:
     for key in growing.growers(state):
         comes = True
         taken[key[1]] += state.reservations[key].short
+    # For nobody in particular: with no reservation of its own, what comes free is all that it sees.
     for room in rooms_without(back, EnvironmentName(""), going) if comes else ():
         taken[room.uuid] -= room.free - back.gpus[room.uuid].free
     return {gpu: size for gpu, size in taken.items() if size > 0}

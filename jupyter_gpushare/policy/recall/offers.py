@@ -69,6 +69,7 @@ def fewest(
             break
     else:
         return []
+    # The last one alone may have made the room, so each earlier one is tried without.
     for name in tuple(reversed(asked)):
         if fits((going | set(asked)) - {name}):
             asked.remove(name)
@@ -226,6 +227,8 @@ def price(state: State, moving: Moving, lease: Lease) -> float:
 
 def memory_of(state: State, lease: Lease) -> Give:
     """What an idle lease is asked for."""
+    # Where its tensors are out already, or nothing may stay, all that the process has there is
+    # asked for.
     return Give.PROCESS if lease.has_residue or state.leaves(lease) else Give.TENSORS
 
 

@@ -51,6 +51,8 @@ def next_ask(give: Give, recall: Recall | None, idle: float = AGAIN) -> float:
     if recall is None or recall.asked_at is None:
         return -float("inf")
     if give in SELDOM:
+        # Six doublings reach the longest pause of all, and a power without a bound would overflow
+        # one day.
         pause = min(SELDOM[give], AGAIN * 2.0 ** min(recall.tries - 1, 6))
     else:
         pause = idle if recall.phase is RecallPhase.KEPT else min(idle, AGAIN)

@@ -45,6 +45,7 @@ SOURCES: Final[tuple[Callable[[State, PolicyConfig], Iterator[Offer]], ...]] = (
     stopping.leaving,
     reclaiming.reclaimed,
 )
+# The members of ``Give`` stand in the order of what giving costs the task.
 _PRICE: Final = {give: price for price, give in enumerate(Give)}
 
 
@@ -268,6 +269,7 @@ def _may_stay(
     found = []
     for part in state.leases[name].allocations:
         sharers = sum((other, part.gpu) in state.claims for other in asked)
+        # Each of them may leave its part only: together they leave no more than is not needed.
         left = max(0, slack.get(part.gpu, 0)) // max(1, sharers)
         found.append(Allocation(part.gpu, Bytes(left)))
     return tuple(found)

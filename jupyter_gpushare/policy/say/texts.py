@@ -1,4 +1,10 @@
-"""Reasons and numbers as sentences for a person: what happened, why, what to do."""
+"""Reasons and numbers as sentences for a person: what happened, why, what to do.
+
+What the policy decides is worded here, so that a cell, a terminal, a panel and the log say the same
+of it. No function gets the state: whoever decides works out the facts, and the words follow
+from these alone. Where there is a way out the sentence names it: what to ask for instead, whom to
+ask, or that waiting helps, and for what.
+"""
 
 from __future__ import annotations
 

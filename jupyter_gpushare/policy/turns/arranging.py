@@ -110,6 +110,7 @@ def _lower(
     wanted, size = counted(state, config, share.lease, gpu, held.full), sizes.get(share.lease, 0)
     if wanted is None or size is None:
         return share
+    # It was measured with no more than that, so nothing that it has is promised to others.
     falls = size <= wanted.persistent <= share.persistent - LEAST
     return replace(share, persistent=wanted.persistent) if falls else share
 
@@ -128,5 +129,7 @@ def _grown(
     wanted = counted(state, config, share.lease, gpu, full, spare=spare)
     if wanted is None:
         return share
+    # Here nothing falls: its process may have what it was promised. Only :func:`lowered` takes it
+    # back, by a measurement.
     persistent = max(share.persistent, min(wanted.persistent, full - others))
     return Share(share.lease, Bytes(persistent), max(share.temporary, wanted.temporary))

@@ -54,6 +54,7 @@ def most_of(state: State, config: PolicyConfig, lease: Lease) -> tuple[int, Caus
     """The largest floor that a task can have on each of its GPUs now, and what bars more."""
     own = frozenset({lease.id})
     count = max(1, len(lease.allocations))
+    # Without its own floor: a promise that is made anew may have what it has.
     claimed = compute.floors_of(state, lease.environment, own)
     bounds = [((allowed(state, config, lease.environment) - claimed) // count, Cause.QUOTA)]
     for part in lease.allocations:
@@ -61,6 +62,7 @@ def most_of(state: State, config: PolicyConfig, lease: Lease) -> tuple[int, Caus
         people = batch = 0
         for other, share in compute.given_on(state, part.gpu, own):
             if compute.is_batch(other):
+                # Batch tasks make way, but not below their least share.
                 batch += min(share, config.batch_share_least)
             else:
                 people += share

@@ -1,4 +1,10 @@
-"""The commands: everything that can be asked of the policy. Ids and times arrive in them."""
+"""The commands: everything that can be asked of the policy. Ids and times arrive in them.
+
+So the same command on the same state always decides the same, and a history can be played again. A
+command says what somebody wants or has seen, in the name of the environment and the process that
+the node manager has identified; whether that may be is decided in :mod:`..decide`, and what comes
+of it are events.
+"""
 
 from __future__ import annotations
 

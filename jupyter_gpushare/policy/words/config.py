@@ -1,4 +1,10 @@
-"""The one bundle of switches that the policy reads; passed in, never looked up."""
+"""The one bundle of switches that the policy reads; passed in, never looked up.
+
+What administrators may set has its unit, its bounds and its words for people beside the field
+(:mod:`.settings`). The node manager's options and their documentation are made from that, so none
+of them can say something else. A decision takes all numbers from here: a test, a replay and a
+simulation try another policy by another bundle.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,10 @@
 Nothing here reads a clock, an environment variable or a file. Times are
 *boot-time seconds* (``CLOCK_BOOTTIME``, a float): they never jump with the
 wall clock. Memory is in bytes, always.
+
+Ids and sizes are types of their own, since two texts in the wrong order would give one person's
+memory to another. The value of an enum's member stands in the ledger and on the wire, so it never
+changes; a new member says with which version it came (:mod:`.versions`).
 """
 
 from __future__ import annotations
