@@ -93,6 +93,8 @@ class QuotaBook:
         if self.pool is None:
             return quota
         loan = self.loan(environment)
+        # Until the pool has answered nobody knows what is too much, and nothing is refused for
+        # good.
         return replace(quota, gpus=_ANY if loan is None else loan.whole)
 
     @property
@@ -165,6 +167,7 @@ class QuotaBook:
         self, environment: EnvironmentName, told: tuple[str, ...] = ()
     ) -> tuple[Quota, QuotaSource]:
         """The same without what an admin set for the environment itself."""
+        # What is configured for a person holds against all groups, also where these give more.
         if environment in self.users:
             return self.users[environment], QuotaSource.USER
         groups = self.groups_of.get(environment, told)

@@ -72,6 +72,7 @@ else:
         """As ``dataclasses.replace``, which is called for a class with slots."""
         fields = getattr(thing, "__dict__", {})
         changed = fields | changes
+        # A class with slots, or a name that is no field: dataclasses say what is wrong with it.
         if not fields or len(changed) > len(fields):
             return dataclasses.replace(thing, **changes)
         copy = object.__new__(type(thing))

@@ -46,6 +46,7 @@ def _parts(state: State, only: Set[LeaseId] | None) -> Iterator[tuple[LeaseId, f
         if share is not None:
             yield name, float(share.persistent)
             continue
+        # Also one that has nothing of its own is counted: its account is written with no memory.
         yield name, 0.0
         if key not in oldest or lease.order < state.leases[oldest[key]].order:
             oldest[key] = name
@@ -74,6 +75,7 @@ def touched(before: State, state: State) -> Set[LeaseId]:
 
 def _differing(before: Map[Any, Any], now: Map[Any, Any]) -> Iterator[Any]:
     """The keys whose value is not the very same in both."""
+    # Tables never change in place, so most are seen to be the same without looking into them.
     if before is not now:
         yield from (key for key, value in now.items() if before.get(key) is not value)
         yield from (key for key in before if key not in now)

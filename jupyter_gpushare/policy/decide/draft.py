@@ -92,6 +92,7 @@ class Draft:
     ) -> None:
         """End a lease; ``by`` says who did it for its environment."""
         end_promise(self, lease)
+        # Who ends what is their own is not named beside it.
         other = None if by == lease.environment else by
         self.emit(ev.LeaseEnded(self.at, lease.id, lease.environment, reason, detail, other))
 
@@ -131,6 +132,8 @@ def own_lease(
     found = draft.state.leases.get(lease)
     if found is None or found.phase is LeasePhase.ENDED:
         return None
+    # Another's lease is answered as one that is not there: a guess must not tell whether it is
+    # right.
     is_theirs = is_own(found.environment, environment, servers=servers)
     is_member = process is None or process in found.members
     return found if is_theirs and is_member else None
@@ -147,6 +150,7 @@ def goes_on(draft: Draft, lease: Lease) -> bool:
     is_kept = lease.phase is LeasePhase.PARKED and lease.request.keeper
     if not (lease.phase is LeasePhase.HELD or is_kept) or not others:
         return False
+    # The oldest is most likely what the others were started by.
     heir = min(others, key=lambda one: (one in lease.workers, one.start_time, one))
     if lease.id in draft.state.queue.waiting:  # nobody is left who could bring it back
         draft.emit(ev.ResumeCancelled(draft.at, lease.id, lease.environment))

@@ -38,6 +38,7 @@ def _start(draft: Draft, command: cmd.Start) -> Decision:
         for lease in tuple(draft.state.leases.values()):
             if lease.phase is not LeasePhase.ENDED:
                 draft.end(lease, EndReason.REBOOTED, "the host was restarted")
+        # No process has outlived the boot, so nothing needs to be measured for that.
         for owner, uuid in tuple(draft.state.claims):
             draft.emit(ev.ClaimMoved(draft.at, owner, uuid, ClaimPhase.GONE))
     if draft.state.problem is not None:
@@ -71,6 +72,8 @@ def _list_gpus(draft: Draft, gpus: Iterable[Gpu]) -> None:
         known = draft.state.gpus.get(uuid)
         if known is None or known.gpu != gpu:
             draft.emit(ev.GpuFound(draft.at, gpu))
+        # Only the problem that a listing has told is over with a listing; the others end by a
+        # reading.
         if known is not None and known.problem == texts.NOT_IN_NODE:
             draft.emit(ev.ProblemChanged(draft.at, uuid, None))
     for uuid, books in tuple(draft.state.gpus.items()):
@@ -128,6 +131,8 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
     if len(draft.events) > before:
         serve(draft)
     draft.emit(*lifts.unanswered(draft.state, draft.at))
+    # Last: only what no request took is lent, and only when all who have leases can have shown
+    # them.
     set_limits(draft, may_lift=draft.state.rebuild is None, used=used)
     return Done()
 

@@ -119,6 +119,7 @@ def lend(draft: Draft, command: cmd.LendQuotas) -> Decision:
     book = draft.state.quotas
     if book.pool is None:
         return Refuse(RefusalReason.NOT_ALLOWED, texts.NO_POOL)
+    # A time of another boot says nothing here: a loan would hold for too long, or be over.
     if command.boot_id != draft.state.boot.boot_id or command.as_of > draft.at:
         return Refuse(RefusalReason.BAD_REQUEST, texts.OTHER_BOOT)
     if command.as_of < book.as_of:  # it was on its way for long
@@ -133,6 +134,8 @@ def lend(draft: Draft, command: cmd.LendQuotas) -> Decision:
         ev.QuotasLent(
             draft.at,
             command.as_of,
+            # This host's clock may be fast or slow: it ends a loan early, and the pool counts it
+            # longer.
             command.as_of + command.seconds * (1.0 - DRIFT),
             changed,
             others if command.complete else (),

@@ -128,9 +128,11 @@ def delays(draft: Draft, item: Waiting, granted: Granted) -> bool:
     lease, gpus = draft.state.leases[item.lease], [part.gpu for part in granted.allocations]
     lasts = ending.lasts_on(draft.state, lease.request, lease.task.kind, gpus)
     if lasts is not None and lease.request.lasts is None:
+        # Only what was predicted is doubted; what people say themselves is their own to keep.
         lasts *= backfill.DOUBT
     if backfill.is_over_by(draft.config, lease, draft.at, when, lasts):
         return False
+    # It may fit beside: only the very grant shows what it would leave.
     trial = Draft(draft.state, draft.config, draft.at)
     grant(trial, item, granted)
     return not plan.fits_without(trial.state, draft.config, first, gone)
@@ -162,6 +164,8 @@ def _serve_one(draft: Draft) -> bool:
     if urgent is not None:
         return _settle(draft, urgent, is_urgent=True)
     for looked_at, item in enumerate(state.queue.fair_order()):
+        # Each look is a placement, and in a long queue the same GPUs would be looked at for
+        # everybody.
         if looked_at >= draft.config.backfill_depth:
             return False
         if _settle(draft, item):

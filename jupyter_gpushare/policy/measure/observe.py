@@ -94,6 +94,7 @@ def observe(
     seen: dict[GpuUuid, Parts] = {}
     for reading in readings:
         books = state.gpus.get(reading.uuid)
+        # It came after the GPUs were listed last, and is taken in when they are listed again.
         if books is None:
             continue
         if reading.problem is not None:
@@ -266,6 +267,8 @@ def _unleased(
     nameless, system = 0, parts.system
     if reading.used is not None:
         accounted = parts.foreign + sum(parts.by_environment.values())
+        # What is not told is taken to be within what it may have, or it would count twice: as that,
+        # and as nobody's.
         accounted += sum(shares.entitled(state, name, reading.uuid) for name in parts.unknown)
         nameless = max(0, reading.used - accounted)
         stranger_unknown = any(process.memory is None for process in parts.strangers)
@@ -300,6 +303,7 @@ def coming_back(
 
 
 def _rounded(size: int, config: PolicyConfig) -> int:
+    # In steps and rounded up: less than a step is no news, and nothing in use counts as free.
     return -(-size // config.measure_granularity) * config.measure_granularity
 
 
@@ -312,6 +316,8 @@ def _offenders(
     for environment, used in parts.by_environment.items():
         limit = shares.entitled(state, environment, gpu) + config.over_limit_tolerance
         if used > limit and environment in parts.largest:
+            # Nobody knows which of an environment's processes took too much; the largest one can
+            # give most.
             largest = parts.largest[environment][1]
             # It had given its lease back, and took more again.
             has_none = state.leases[parts.owner[largest]].outlived
@@ -329,6 +335,7 @@ def _claims(state: State, seen: dict[GpuUuid, Parts], at: float) -> Iterator[ev.
         if gpu in seen and lease not in seen[gpu].present and not seen[gpu].opaque:
             yield ev.ClaimMoved(at, lease, gpu, ClaimPhase.RESERVED)
     for lease, gpu in sorted(state.draining):
+        # A reading that began before the claim drained shows the GPU as it was then.
         if gpu not in seen or state.claims[(lease, gpu)].since > at:
             continue
         parts = seen[gpu]
@@ -364,6 +371,8 @@ def _uses(state: State, seen: dict[GpuUuid, Parts], at: float) -> Iterator[ev.Ev
         since = lease.changed_at if turn is None else max(turn.since, lease.changed_at)
         has_time = turn is None or turn.phase is TurnPhase.HOLDS
         gpus = [seen[part.gpu] for part in lease.allocations if part.gpu in seen]
+        # What it used in its first seconds, or before its turn, says nothing of what its work
+        # needs.
         if not computes(lease) or not has_time or since > at - STEADY or not gpus:
             continue
         # Who is not seen on its GPU has not begun there, or the GPU is simulated.
@@ -474,6 +483,7 @@ def _takers(
                 yield ev.ClaimMeasured(at, name, part.gpu, now.memory, others, gone)
             if others and taker.leader is not None and not taker.overran:
                 yield ev.TurnOverran(at, name, state.leases[name].environment, others=True)
+                # Once for the lease, on however many GPUs others compute.
                 break
 
 
@@ -501,6 +511,7 @@ def _others_compute(state: State, name: LeaseId, parts: Parts, at: float) -> boo
 
 def _gone_with_their_process(state: State, lost: GpuUuid, at: float) -> Iterator[ev.Event]:
     """Free the claims of dead tasks on a lost GPU, which cannot be measured any more."""
+    # Of a living process nobody can tell whether the memory is free when the GPU is back.
     for lease in sorted(state.gpus[lost].draining):
         if not state.leases[lease].members:
             yield ev.ClaimMoved(at, lease, lost, ClaimPhase.GONE)

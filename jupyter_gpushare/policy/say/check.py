@@ -48,6 +48,7 @@ def _books(state: State) -> None:
         one = counted.get(key, Reservation(Bytes(0), 0))
         one = replace(one, claims=one.claims + 1)
         counted[key] = one.with_task(lease.request, 1) if lease.is_task else one
+    # A reservation lives as long as one of its claims: without any nobody would ever give it back.
     _require(set(counted) == set(state.reservations), "reservations and claims disagree")
     sums: dict[GpuUuid, Counter[str]] = {uuid: Counter() for uuid in state.gpus}
     for key, held in state.reservations.items():
@@ -62,6 +63,8 @@ def _books(state: State) -> None:
         for total in _SUMS.values():
             added = sums[uuid][total]
             _require(getattr(books, total) == added, f"GPU {uuid}: {total} does not add up")
+        # The one that all others are for. What is used without a lease does not count: it may come
+        # at any time, and then nothing more is granted.
         _require(books.reserved + books.shared <= books.gpu.memory, f"{uuid} is promised twice")
         _require(0 <= books.system <= books.unleased, f"GPU {uuid}: the host's own part is wrong")
     for environment, account in state.accounts.items():
@@ -82,6 +85,7 @@ def _shares(state: State) -> None:
         by_turns = held.full is not None
         _require(counts[key] == (held.claims if by_turns else 0), f"shares of {key} are wrong")
         _require(not by_turns or held.memory == kept[key], f"shares of {key} do not add up")
+        # Else it would have more by turns than without them, and turns were chosen to make room.
         _require(held.full is None or held.memory <= held.full, f"{key} keeps more than is its")
 
 
@@ -108,6 +112,7 @@ def _leases(state: State) -> None:
             _require(bool(claims), f"ended lease {name} was not forgotten")
         else:
             _require(len(claims) == len(lease.allocations), f"lease {name} lost a claim")
+        # A stalled task's silence was noted already; the measurements see to it from now on.
         owes_none = lease.phase is LeasePhase.ENDED or name in stalled
         _require((name in state.last_seen) != owes_none, f"lease {name}: heartbeat deadline")
         for part in claims:

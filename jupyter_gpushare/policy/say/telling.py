@@ -91,6 +91,7 @@ class Telling(Formatter):
             return self._words[spec](value)
         if isinstance(value, Enum):
             value = SAID.get(value, value.value)
+        # The words before a value go with it: "by" alone would be no sentence.
         return f"{spec}{value}" if value not in (None, "") else ""
 
     def _parts(self, parts: tuple[Allocation, ...]) -> str:
