@@ -802,9 +802,10 @@ def granted_gpus(state: State, lease: Lease) -> list[doc.GrantedGpu]:
 
     ``shared_with`` are the same environment's other tasks that share the memory there.
     """
+    is_only_one = state.accounts[lease.environment].leases == 1
     others = [
         other
-        for other in state.leases.values()
+        for other in (() if is_only_one else state.leases.values())
         if other.environment == lease.environment
         and other.phase is LeasePhase.HELD
         and other.task != lease.task  # nor what it held until now

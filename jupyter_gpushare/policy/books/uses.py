@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from typing import Any
 
-from ..words.model import LeaseId
+from ..words.model import GpuUuid, LeaseId
 from ..words.turns import TurnPhase
 from .state import ReservationKey, State
 from .table import Map
@@ -37,18 +37,14 @@ def _parts(state: State, only: Set[LeaseId] | None) -> Iterator[tuple[LeaseId, f
         leases = (state.leases[name] for name in only if name in state.leases)
         shared = {(one.environment, part.gpu) for one in leases for part in one.allocations}
     oldest: dict[ReservationKey, LeaseId] = {}
-    for name, gpu in state.claims:
-        lease = state.leases[name]
-        key = (lease.environment, gpu)
-        if shared is not None and key not in shared:
-            continue
+    for name, gpu, key in _claims(state, shared):
         share = state.gpus[gpu].shares.get(name)
         if share is not None:
             yield name, float(share.persistent)
             continue
         # Also one that has nothing of its own is counted: its account is written with no memory.
         yield name, 0.0
-        if key not in oldest or lease.order < state.leases[oldest[key]].order:
+        if key not in oldest or state.leases[name].order < state.leases[oldest[key]].order:
             oldest[key] = name
     for key, name in oldest.items():
         yield name, float(state.reservations[key].memory - state.reservations[key].lifted)
@@ -66,11 +62,21 @@ def touched(before: State, state: State) -> Set[LeaseId]:
         for name in _differing(old, new):
             lease = state.leases.get(name) or before.leases[name]
             keys.add((lease.environment, gpu))
-    if keys:
-        for one in (before, state):
-            leases = one.leases
-            names.update(n for n, gpu in one.claims if (leases[n].environment, gpu) in keys)
+    for one in (before, state) if keys else ():
+        names.update(name for name, _gpu, _key in _claims(one, keys))
     return names
+
+
+def _claims(
+    state: State, only: Set[ReservationKey] | None
+) -> Iterator[tuple[LeaseId, GpuUuid, ReservationKey]]:
+    """The claims, or those on ``only`` these reservations, with their reservations' keys."""
+    gpus = None if only is None else {gpu for _who, gpu in only}
+    for name, gpu in state.claims:
+        if gpus is None or gpu in gpus:  # to look its lease up takes longest
+            key = (state.leases[name].environment, gpu)
+            if only is None or key in only:
+                yield name, gpu, key
 
 
 def _differing(before: Map[Any, Any], now: Map[Any, Any]) -> Iterator[Any]:
