@@ -419,6 +419,7 @@ class NodeManagerApp(JupyterApp):
         for thread in threads:
             if not thread.daemon:
                 thread.join(max(0.0, deadline - time.monotonic()))
+        # Python would wait for such a thread for ever as it ends.
         if any(thread.is_alive() and not thread.daemon for thread in threads):
             sys.stdout.flush()
             sys.stderr.flush()
@@ -439,6 +440,7 @@ class NodeManagerApp(JupyterApp):
         membership = Membership.open(
             Path(self.pool_directory or ledger_path.parent / POOL_DIRECTORY)
         )
+        # Before the key is made, which is there from the first start on.
         is_first = not key_file(ledger_path).exists()
         policy = Policy(parent=self)
         rhythm, config = read(policy, Rhythm), read(policy, PolicyConfig)
@@ -532,6 +534,7 @@ class NodeManagerApp(JupyterApp):
         exporter: Any = None
         background: list[asyncio.Task[None]] = []
         try:
+            # Before the start: it also hears of the GPUs that the first listing finds.
             manager.listeners.append(in_force.heard)
 
             async def first_quotas(gpus: Sequence[Gpu]) -> ConfigureQuotas:
@@ -545,6 +548,8 @@ class NodeManagerApp(JupyterApp):
             pool = None if membership is None else membership.pool
             if pool != manager.state.quotas.pool:
                 await manager.submit(BelongTo(clock.boot(), pool))
+            # Before anybody can connect, so that the first request has the estimate of earlier
+            # runs.
             await service.recall()
             for warning in service.quotas.warnings():
                 self.log.warning("Quotas: %s", warning)
@@ -556,6 +561,8 @@ class NodeManagerApp(JupyterApp):
                     groups.hurry(notifier.ready)
 
                 loop.add_signal_handler(signal.SIGHUP, reload)
+            # The quotas are known and the ledger is read by now: whoever connects is answered for
+            # good.
             await transport.start()
             service.start()
             if membership is not None:
@@ -600,6 +607,7 @@ class NodeManagerApp(JupyterApp):
                 await exporter.close_all_connections()
             if port is not None:
                 await port.close()
+            # First nobody else is let in. The manager, who writes the ledger, goes last.
             await transport.close()
             await service.close()
             await manager.close()

@@ -52,6 +52,7 @@ class AdminPage(PageHandler):
 
     def refuse(self, answers: Sequence[Answered]) -> NoReturn:
         """Say why there is no page: nobody says that the viewer is an administrator."""
+        # Nobody answers, so nobody has said that the viewer is none: it may help to try again.
         if all(answer.document is None for answer in answers):
             raise Refusal(NodeProblem("unavailable", answers[0].problem))
         message = (

@@ -103,6 +103,8 @@ class LeaseFormHandler(PageHandler):
             node = self.node_named(self.typed("node") or None)
             name = wishes.LEASE.read(self.typed("lease"))
         try:
+            # Looked up first: of a lease that ended meanwhile the answer would be an error, and it
+            # is none.
             status = await self.whole_status(node)
             lease = next((one for one in status["leases"] if one["id"] == name), None)
             if lease is None or lease["phase"] == "ended":
@@ -116,6 +118,8 @@ class LeaseFormHandler(PageHandler):
 
     async def _release(self, node: str, lease: Mapping[str, Any]) -> Note:
         waited = self.typed("state") == "queued"
+        # The form was made while it waited: who wanted to leave the queue did not mean to give a
+        # GPU back.
         if waited and lease["phase"] != "queued":
             text = "Not cancelled: the GPU was granted meanwhile. Release it if you do not need it."
             return Note(text, Done.NOTHING)
@@ -144,6 +148,7 @@ class UsageCsvHandler(CsvHandler):
         rows: list[list[str | int | float]] = []
         for answer in await self.every_node(Method.USAGE_DAILY, days=days, utc_offset=offset):
             if answer.document is None:
+                # A file that lacks a host without saying so would be added up as if it were all.
                 raise Refusal(NodeProblem("unavailable", f"{answer.node}: {answer.problem}"))
             document = answer.document
             names = day_names(

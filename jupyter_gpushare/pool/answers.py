@@ -180,6 +180,7 @@ class PoolAnswers:
 
         def heard(state: State) -> bool:
             host = state.hosts.get(name)
+            # Who asked hears what the host has done, unless that takes longer than people wait.
             return host is None or not host.connected or not host.due
 
         await self._manager.until(heard, self._manager.settings.answer_timeout)
@@ -202,6 +203,7 @@ class PoolAnswers:
     async def _quotas(self, _params: Any, _by: str) -> Any:
         state = self._manager.state
         book = state.quotas
+        # Also people with nothing anywhere: their quota can be set before they come.
         names = {*state.places, *book.users, *book.overrides, *book.groups_of}
         return {
             "default": group_row(state.quotas, None),

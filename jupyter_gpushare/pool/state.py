@@ -143,6 +143,8 @@ class Host:
     def since(self, want: Want) -> float:
         """When a request began to wait, on the pool's clock."""
         at = 0.0 if self.report is None else self.report.at
+        # Only how long it has waited is taken from the host: boot times of two hosts cannot be
+        # compared.
         return self.received - max(0.0, at - want.since)
 
 

@@ -23,6 +23,8 @@ _NONE: Final = "NoDevFiles"
 
 def job_of(environ: Mapping[str, str]) -> str:
     """The job's name, on whatever host; empty outside of a job."""
+    # All of them: a job of one system may run inside of another's, and parts of an array share a
+    # number.
     return " ".join(f"{name}={environ[name]}" for name in _IDS if environ.get(name))
 
 

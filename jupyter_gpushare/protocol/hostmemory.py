@@ -69,6 +69,7 @@ def whole(seen: Seen) -> tuple[int, int]:
 
 def _rooms(seen: Seen) -> Iterator[Room]:
     host = {name: kib * 1024 for name, kib in _numbers(seen.meminfo).items()}
+    # The least of all groups: each of them bounds what may go to swap from below it.
     swap = min([host.get("SwapFree", 0), *_swap_left(seen.groups)])
     if (available := host.get("MemAvailable")) is not None:
         yield Room(available + min(swap, host.get("AnonPages", 0)), "the host's memory")

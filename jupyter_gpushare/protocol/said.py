@@ -65,6 +65,8 @@ def first(document: object, subject: str, now: float) -> str:
 def figure(found: re.Match[str], now: float) -> str:
     """A figure in words; ``?`` for what is none."""
     form, value, most = _FORMS.get(found[1]), number(found[2]), number(found[3] or found[2])
+    # A newer node manager may have forms that are not known here: the rest of the sentence still
+    # helps.
     return "?" if form is None or value is None or most is None else form(value, most, now)
 
 

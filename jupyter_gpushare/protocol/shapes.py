@@ -91,6 +91,8 @@ class Shape(NamedTuple):
 
     def mark(self, kind: type[Mark]) -> Mark | None:
         """What of this kind stands beside the type."""
+        # What stands outermost was said of this very field, and so it counts before what its type
+        # says.
         return next((one for one in reversed(self.said) if isinstance(one, kind)), None)
 
 

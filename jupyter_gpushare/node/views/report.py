@@ -87,6 +87,7 @@ def report(
         plain: dict[str, Any] = msgspec.to_builtins(told)
         if not most or len(encode(plain)) < MAX_REPORT - _AROUND:
             return plain
+        # Halved until it fits: to find the exact number would cost an encoding for each.
         most //= 2
 
 
@@ -106,6 +107,7 @@ def _gpu(
         free_memory=0 if is_full or why is not None else max(0, books.free),
         free_share=shares[0],
         out=why,
+        # Also what is used without a lease counts: a request for a whole GPU would not fit there.
         exclusive_free=why is None and not claims and books.free == books.whole,
         batch_share=shares[1],
     )
@@ -137,6 +139,7 @@ def _environments(state: State) -> list[HostEnvironment]:
             parked[lease.environment] += 1
             moved[lease.environment] += 0 if lease.parked is None else lease.parked.memory
     book = state.quotas
+    # Those who hold GPUs come first: what is cut off at the end must not be what counts for quotas.
     return [
         HostEnvironment(
             environment=name,

@@ -60,6 +60,7 @@ def of_lease(
     """
     turn, recall = state.turns.get(lease.id), state.recall(lease.id, Give.TURN)
     waits = turn is not None and turn.phase is TurnPhase.WAITS
+    # Only of those that wait: it costs a look at all that share the GPU.
     left = expected.seconds_left(state, config, lease.id, at, cells) if waits else None
     pinned = lease.pins.turn_until
     is_kept = turn is not None and not waits and pinned is not None and pinned > at
@@ -85,6 +86,7 @@ def _interruption(
     stop = state.recall(lease.id, Give.STOP)
     if stop is not None and stop.is_out:
         until = stop.since + stopping.grace(state, config, lease, stop)
+        # Past its time it was not answered, and what becomes of the program then nobody can tell.
         if at < until:
             return {"what": "stops", "until": until + offset}
     recall = state.memory_recall(lease.id)
