@@ -218,7 +218,10 @@ def test_asked_to_yield_it_drops_asks_and_waits_for_its_turn(scene: Scene) -> No
         assert waiting.is_alive()
         scene.turns.given({"GPU-0": 5}, is_shared=True)
     assert scene.limits == [{}, {"GPU-0": 5}]
+    waited = scene.turns._progress.waited
+    assert waited > 0.0, "a step's seconds are those of computing"
     scene.turns.gate()
+    assert scene.turns._progress.waited == waited
     assert scene.dropped == [1], "in its turn it is not held up"
     scene.given(is_shared=False)
     assert not scene.turns.is_gated

@@ -121,6 +121,7 @@ def test_hidden_by_us_is_no_wish() -> None:
         ("GPU-", (A, B)),
         ("GPU-cccc", (A, B)),
         ("99999999999999999999", (A, B)),
+        pytest.param("9" * 5000, (A, B), id="which Python reads as no number"),
         ("²", (A, B)),
     ],
 )

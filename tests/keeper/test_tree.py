@@ -70,6 +70,15 @@ def test_what_the_root_leaves_behind_is_ended(
         os.close(watch)
 
 
+def test_the_driver_takes_it_only_once_that_is_noted() -> None:
+    """Where the keeper is killed in between, its successor wakes it; else nobody would."""
+    log: list[str] = []
+    kept = KeptTree(cast("Any", None), ["it"], dict, parks=lambda: log.append("noted"))
+    kept._driver = cast("Any", SimpleNamespace(park=lambda within: log.append("parked")))
+    kept.park(1.0)
+    assert log == ["noted", "parked"]
+
+
 def test_no_file_of_one_that_has_ended_is_in_the_way(tmp_path: Path) -> None:
     listens = tmp_path / "its.sock"
     program = "import signal, socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])"
