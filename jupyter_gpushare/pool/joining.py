@@ -111,6 +111,13 @@ class _Invitation:
     by: str
     held: Holding | None = None
 
+    def is_for_same(self, other: _Invitation) -> bool:
+        """Whether both let in what holds one piece of an engine: only one host is there."""
+        mine, its = self.held, other.held
+        if mine is None or its is None or not mine.piece:
+            return False
+        return (mine.engine, mine.piece) == (its.engine, its.piece)
+
 
 class Invitations:
     """Secrets that work once, kept in a file as hashes."""
@@ -175,7 +182,12 @@ class Invitations:
                 f"The token is for the host {invitation.host}, and this one says that it is {host}."
             )
         if digest in self._open:
-            del self._open[digest]
+            # Who asks for tokens may have been restarted, and asked again for the same job.
+            self._open = {
+                one: told
+                for one, told in self._open.items()
+                if one != digest and not told.is_for_same(invitation)
+            }
             self._keep()
         held = invitation.held
         if held is not None and not held.piece:

@@ -138,6 +138,7 @@ def test_before_its_gpu_is_to_be_empty_a_program_that_said_how_stops(
     assert stopped(world) == []
     world.run(cmd.TakeOut(world.at, uuid, "its fan", "root", DRAINED))
     seconds(world, DRAINED - GRACE - 1)
+    world.run(cmd.TakeOut(world.at, uuid, "its new fan", "root"))
     assert stopped(world) == []
     world.state = replayed(world.state)
     seconds(world, 2)

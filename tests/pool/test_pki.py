@@ -359,6 +359,20 @@ async def test_the_pool_keeps_no_secret(pool: Pool) -> None:
 
 
 @with_pool
+async def test_of_two_tokens_for_one_job_the_first_that_is_used_counts(pool: Pool) -> None:
+    """Who made them was restarted in between, and knew of none."""
+    now, invitations = time.time(), pool.invitations
+    jobs = [Holding("Slurm", "job 7", 5.0), Holding("Slurm", "job 7"), Holding("Slurm", "job 8")]
+    first, again, other = (invitations.invite(now, "root", "b", held=job)[0] for job in jobs)
+    free = invitations.invite(now, "root", "b")[0]
+    assert invitations.spend(again, "b", now, is_known=False)
+    with pytest.raises(joining.NotJoined, match="used already"):
+        invitations.spend(first, "b", now, is_known=True)
+    assert invitations.spend(other, "b", now, is_known=True)
+    assert invitations.spend(free, "b", now, is_known=True)
+
+
+@with_pool
 async def test_by_a_standing_token_any_number_of_new_hosts_join(pool: Pool) -> None:
     """Kubernetes adds nodes by itself."""
     token = replace(pool.token(), secret="stands", expires=time.time() + 3 * TOKEN_LASTS)

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import pytest
 from support.holding import OWNER, Holding, Notebook
@@ -75,6 +75,7 @@ class Person(threading.Thread):
         assert not self.is_alive(), "a cell has not ended for three minutes"
 
 
+T = TypeVar("T")
 How = Literal["before", "at once", "after", "key"]
 HOWS: tuple[How, ...] = ("before", "at once", "after", "key")
 
@@ -108,7 +109,8 @@ class Thief(threading.Thread):
         while not self._ends.wait(0.005):
             for letter in self._holding.letters.glob("*.letter"):
                 job = letter.stem.removeprefix("job ")
-                if self.wanted and job not in self._known:
+                # A slurmctld that was killed may list a job again that has ended.
+                if self.wanted and job not in self._known and not self._joined(job):
                     with contextlib.suppress(FileNotFoundError):  # the job was faster
                         self._steal(letter, job, HOWS[len(self.thefts) % len(HOWS)])
 
@@ -124,23 +126,19 @@ class Thief(threading.Thread):
             letter.rename(hidden)
         self._known.add(job)
         try:
-            if how in ("after", "key") and not self._has_joined(job):
-                return
+            if how in ("after", "key") and not soon(lambda: self._joined(job)):
+                return  # another fault has ended it
             words = f"token {told['token']} {told['name']}"
             said = self._with_key(told["name"]) if how == "key" else self._hands.run(words)
-            self.thefts.append(Theft(how, job, said))
-            self.wanted -= 1
+            if said:
+                self.thefts.append(Theft(how, job, said))
+                self.wanted -= 1
         finally:
             if how == "before":
                 hidden.rename(letter)
 
-    def _has_joined(self, job: str) -> bool:
-        deadline = time.monotonic() + 30
-        while "joined the pool" not in self._holding.log(job):
-            if time.monotonic() > deadline:
-                return False  # another fault has ended it
-            time.sleep(0.1)
-        return True
+    def _joined(self, job: str) -> bool:
+        return "joined the pool" in self._holding.log(job)
 
     def _with_key(self, name: str) -> str:
         """The node manager of a host runs as its owner, and says where it listens."""
@@ -161,7 +159,13 @@ class Thief(threading.Thread):
         for path in (copy, *copy.iterdir()):
             os.chown(path, cluster.people[THIEF], -1)
         port = given["NodeManagerApp.pool_listen"].rpartition(":")[2]
-        return self._hands.run(f"key {copy} {cluster.hosts[name.split('.')[0]].address} {port}")
+        address = cluster.hosts[name.split(".")[0]].address
+
+        def called() -> str:
+            said = self._hands.run(f"key {copy} {address} {port}")
+            return "" if "Connect call failed" in said else said
+
+        return soon(called)
 
 
 class Storm:
@@ -233,6 +237,14 @@ class Storm:
         self._holding.end()
         self._pause()
         self.keep()
+
+
+def soon(look: Callable[[], T]) -> T:
+    """What ``look`` gives, as soon as it is true, or 30 s later."""
+    deadline = time.monotonic() + 30
+    while not (found := look()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
 
 
 def running(cluster: Slurm) -> list[str]:

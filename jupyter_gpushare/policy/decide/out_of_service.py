@@ -24,15 +24,16 @@ def take_out(draft: Draft, command: cmd.TakeOut) -> Decision:
 
     Of the whole node all are taken out but those that are out for a reason of their own.
     """
-    until = None if command.within is None else draft.at + command.within
+    before = draft.state.drained if command.gpu is None else draft.state.out.get(command.gpu)
+    until = before.until if before is not None else None
+    if command.within is not None:
+        until = draft.at + command.within
     if command.gpu is None:
-        before = draft.state.drained
         draft.emit(ev.ServiceChanged(draft.at, None, command.reason, command.by, until=until))
         return Done(count=keep_out(draft, before))
     if command.gpu not in draft.state.gpus:
         return Refuse(RefusalReason.UNKNOWN_GPU, texts.NO_SUCH_GPU)
-    known = draft.state.out.get(command.gpu)
-    if known is not None and known.reason == command.reason and until is None:
+    if before is not None and (before.reason, before.until) == (command.reason, until):
         return Done()
     draft.emit(ev.ServiceChanged(draft.at, command.gpu, command.reason, command.by, until=until))
     return Done(count=1)
