@@ -14,6 +14,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -242,28 +243,31 @@ def copy_ledger(node: Node, file: IO[bytes]) -> None:
             return
 
 
-@contextlib.contextmanager
-def as_owner_of(ledger: Path) -> Iterator[None]:
-    """Let root act as the owner of the ledger's folder for a while."""
+def as_owner_of(ledger: Path) -> AbstractContextManager[None]:
+    """Root acts as the owner of the ledger's folder for a while. Raises `Refused`."""
     there = next((place for place in (ledger.parent, ledger) if place.exists()), None)
-    owner = None if there is None else there.stat()
-    if owner is not None and owner.st_uid == 0 and ledger.exists():
+    if there is None:
+        return contextlib.nullcontext()
+    owner = there.stat()
+    if owner.st_uid == 0 and ledger.exists():
         owner = ledger.stat()
-    if owner is None or owner.st_uid == os.geteuid():
-        yield
-        return
-    if os.geteuid() != 0:
+    if os.geteuid() not in (0, owner.st_uid):
         raise Refused(
             f"the ledger {ledger} is user {owner.st_uid}'s: do this as that user, or as root.",
             "not_allowed",
         )
-    with acting_as(owner):
-        yield
+    return acting_as(owner)
 
 
 @contextlib.contextmanager
 def acting_as(owner: os.stat_result) -> Iterator[None]:
-    """Root acts as this file's owner for a while: in that user's folder nothing else is safe."""
+    """Root acts as this file's owner for a while: in that user's folder nothing else is safe.
+
+    Who is not root goes on as they are.
+    """
+    if os.geteuid() != 0 or owner.st_uid == 0:
+        yield
+        return
     groups, group = os.getgroups(), os.getegid()
     # Groups first, the user last: without root's rights they could not be set any more.
     os.setgroups([])

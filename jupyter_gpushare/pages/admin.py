@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
 from jupyter_gpushare.link import wishes
@@ -27,6 +26,7 @@ from .page import (
     is_admin,
     part_of,
 )
+from .shown import iso
 
 EVENTS: Final = 200
 _MOST_LEASES: Final = 100  # rows of everybody's leases
@@ -310,10 +310,7 @@ class AdminCsvHandler(CsvHandler, AdminPage):
         for answer in answers:
             with refusals():
                 usage = await self.ask(answer.node, Method.USAGE, since=WINDOWS[window][0])
-            since, until = (
-                datetime.fromtimestamp(usage[name], UTC).isoformat(timespec="seconds")
-                for name in ("since", "until")
-            )
+            since, until = (iso(usage[name]) for name in ("since", "until"))
             for row in usage["rows"]:
                 rows.append(
                     [

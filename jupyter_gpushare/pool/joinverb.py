@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -136,8 +135,7 @@ def _own_name() -> str:
     return name
 
 
-@contextlib.contextmanager
-def _as_owner(folder: Path) -> Iterator[None]:
+def _as_owner(folder: Path) -> AbstractContextManager[None]:
     """Root writes as the node manager's own user: in that user's directory nothing else is safe.
 
     Raises `Refused`, `OSError`.
@@ -147,12 +145,7 @@ def _as_owner(folder: Path) -> Iterator[None]:
             f"There is no directory {folder.parent}. Start the node manager once, which makes it, "
             "or say another with --directory."
         )
-    owner = folder.parent.stat()
-    if os.geteuid() != 0 or owner.st_uid == 0:
-        yield
-        return
-    with acting_as(owner):
-        yield
+    return acting_as(folder.parent.stat())
 
 
 def _prepare(folder: Path, member: Any, name: str) -> None:
