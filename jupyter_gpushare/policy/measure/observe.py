@@ -92,6 +92,7 @@ def observe(
     """Events that follow from ``readings`` that were begun at boot time ``at``."""
     current: dict[FlagKey, Bytes | None] = {}
     seen: dict[GpuUuid, Parts] = {}
+    resuming = [lease for lease in state.leases.values() if lease.is_resuming]
     for reading in readings:
         books = state.gpus.get(reading.uuid)
         # It came after the GPUs were listed last, and is taken in when they are listed again.
@@ -106,7 +107,7 @@ def observe(
             yield ev.ProblemChanged(at, reading.uuid, None)
         parts = _sort(state, reading, config)
         seen[reading.uuid] = parts
-        yield from _unleased(state, reading, books, parts, at, config)
+        yield from _unleased(state, reading, books, parts, resuming, at, config)
         current.update(_offenders(state, reading.uuid, parts, config))
     # All of these look at the state before the measurement: none sees what another one's events
     # change, so they may come in any order that the moves allow.
@@ -253,16 +254,17 @@ def _unleased(
     reading: GpuReading,
     books: GpuState,
     parts: Parts,
+    resuming: Iterable[Lease],
     at: float,
     config: PolicyConfig,
 ) -> Iterator[ev.Event]:
     """Bytes used without a lease, beyond a lease, or by nobody we can name."""
     used = Counter(parts.by_environment)
-    for lease, gpu in state.claims:
-        if gpu == reading.uuid and state.leases[lease].is_resuming:
+    for lease in resuming:
+        if (lease.id, reading.uuid) in state.claims:
             # Memory that a resuming task brings back counts as used, whether or not it has arrived.
-            missing = room.comes_back(state.leases[lease]) - (parts.by_lease.get(lease) or 0)
-            used[state.leases[lease].environment] += max(0, missing)
+            missing = room.comes_back(lease) - (parts.by_lease.get(lease.id) or 0)
+            used[lease.environment] += max(0, missing)
     excess = shares.excess(state, reading.uuid, used)
     nameless, system = 0, parts.system
     if reading.used is not None:
