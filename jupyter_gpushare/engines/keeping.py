@@ -113,7 +113,7 @@ class Keeping:
                 if is_given_back(row) and (row["empty"] or not row["connected"]):
                     self._engine.gone(one)
         self._count_failures(held, own, now)
-        seen = [_seen(one, own.get(one.piece)) for one in held.values()]
+        seen = [_seen(one, own.get(one.piece), now) for one in held.values()]
         self._act(seen, own, demand_of(rows.values()), now)
 
     def _told(self, one: Held) -> dict[str, Any]:
@@ -197,15 +197,17 @@ class Keeping:
             self._say(f"{one.piece} ({one.place or 'it waits'}) is given back: nobody needs it.")
 
 
-def _seen(one: Held, row: Mapping[str, Any] | None) -> Seen:
+def _seen(one: Held, row: Mapping[str, Any] | None, now: float) -> Seen:
     """A host that runs and has not joined is still on its way.
 
     One that was taken out of service serves nobody: it is neither enough nor unused, and what a
-    person took out stays out.
+    person took out stays out. So it is with one that the pool has lost for longer than what was
+    lent there lasts: it may never come back.
     """
     if row is None:
         return Seen(replace(one, stage=Stage.ASKED) if one.stage is Stage.THERE else one)
-    if one.stage is Stage.THERE and row["drain"] is not None:
+    is_lost = not row["connected"] and row["until"] is not None and row["until"] <= now
+    if one.stage is Stage.THERE and (is_lost or row["drain"] is not None):
         return Seen(replace(one, stage=Stage.GOING))
     return Seen(one, is_used(row))
 

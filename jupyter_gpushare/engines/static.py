@@ -38,7 +38,7 @@ class StaticHosts:
         """Put the first one back into service that is out of it."""
         free = [held for held in self.hosts() if held.stage is Stage.FREE]
         if not free:
-            raise EngineAway("All hosts that were named serve already.")
+            raise EngineAway("All hosts that were named serve already, or cannot be reached.")
         self._ask(PoolMethod.RESUME, host=free[0].place)
 
     def admit(self, held: Held, name: str, token: str) -> None:
@@ -51,7 +51,7 @@ class StaticHosts:
 def _stage(row: Mapping[str, Any]) -> Stage:
     if not is_given_back(row):
         return Stage.THERE
-    return Stage.FREE if row["empty"] or not row["connected"] else Stage.GOING
+    return Stage.FREE if row["empty"] else Stage.GOING
 
 
 class StaticApp(KeepingVerb):

@@ -118,7 +118,8 @@ class PoolAnswers:
             "address": self._manager.address(host.name),
             "connected": host.connected,
             "problem": "" if host.connected else self._manager.problem(host.name),
-            "until": None if host.connected else self._manager.unix(host.until),
+            # A host that has just joined, and was never reached, has no loans to lose.
+            "until": None if host.connected or not host.until else self._manager.unix(host.until),
             "drain": None if host.drain is None else asdict(host.drain),
             "held": held_row(host),
             "empty": _is_empty(host),

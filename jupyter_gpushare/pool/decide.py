@@ -46,6 +46,11 @@ _decides: Final = registering(ANSWERS)
 MOST_HERE: Final = 4096
 
 
+#: Seconds after the end of what held it for which a lost host is still known, since an engine may
+#: have given it more time. Then nobody has to forget it.
+ENDED_FOR: Final = 86400.0
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """Why a command is refused, its events, the state after them, and what the process does then.
@@ -251,6 +256,9 @@ def _tick(draft: Draft, command: cmd.Tick) -> None:
                 draft.emit(ev.ReportAsked(command.at, host.name))
         elif not host.expired and command.at >= host.until:
             draft.emit(ev.HostSilent(command.at, host.name, expired=True))
+            draft.plan |= host.everybody
+        elif host.ends_before(command.at + draft.state.unix - ENDED_FOR):
+            draft.emit(ev.HostsChanged(command.at, host.name, joins=False, by=""))
             draft.plan |= host.everybody
     for key, loan in draft.state.loans.items():
         if command.at >= loan.until:

@@ -20,7 +20,8 @@ def row(host: str, piece: str = "", engine: str = "Jobs", **parts: Any) -> dict[
     """What the pool says of a host that nobody uses."""
     report = {"environments": [], "gpus": [GPU, GPU], "draining": None, "lacking": []}
     held = {"engine": engine, "piece": piece, "until": None} if piece else None
-    known = {"host": host, "held": held, "connected": True, "drain": None, "empty": False}
+    known = {"host": host, "held": held, "connected": True, "until": None, "drain": None}
+    known["empty"] = False
     return {**known, "report": report, **parts}
 
 
@@ -218,6 +219,17 @@ def test_a_host_that_a_person_took_out_of_service_is_left_to_them_and_serves_nob
     scene.pool.rows["n1"] = row("n1", "1", drain=drain, empty=True)
     assert scene.look() + scene.look(100.0) == [("hold", "")] * least * 2
     assert scene.pool.rows["n1"]["drain"] == drain
+
+
+def test_a_host_that_was_lost_for_too_long_is_not_one_that_serves() -> None:
+    """One that has just joined is not lost."""
+    scene = Scene(least=1)
+    scene.runs("1")
+    scene.pool.rows["n1"] = row("n1", "1", connected=False, report=None)
+    assert scene.look() == []
+    scene.pool.rows["n1"] = row("n1", "1", connected=False, until=scene.now + 100.0)
+    assert scene.look(99.0) == []
+    assert scene.look(1.0) == [("hold", "")]
 
 
 def test_who_waits_and_what_is_free_is_counted_where_hosts_can_be_reached() -> None:

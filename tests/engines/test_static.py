@@ -14,6 +14,10 @@ from support.livenode import CLI
 from support.node import until
 from support.runningpool import PoolHost, RunningPool, joined
 
+from jupyter_gpushare.engines.engine import EngineAway
+from jupyter_gpushare.engines.static import StaticHosts
+from jupyter_gpushare.protocol.poolcalls import PoolMethod
+
 #: Why a host is given back; a person may say the same.
 WORDS = "it is given back, since nobody used it"
 HASTY = ("--interval=0.1", "--patience=0.1", "--idle=1")
@@ -61,6 +65,27 @@ def test_a_second_host_serves_while_somebody_waits_for_the_first(
         assert keeps.returncode == 0
         assert "b (b) is given back" in told
         assert "static host b" in pool.words("hosts")
+
+
+def test_only_a_host_that_can_be_reached_is_put_back_into_service() -> None:
+    """What is gone for good stays known until somebody forgets it, and stands in nobody's way."""
+    back = {"reason": WORDS, "gives_back": True}
+    rows = [
+        {"host": "b", "connected": False, "empty": False, "drain": back},
+        {"host": "c", "connected": True, "empty": True, "drain": back},
+    ]
+    calls: list[tuple[PoolMethod, str]] = []
+
+    def ask(method: PoolMethod, host: str = "", **_told: Any) -> dict[str, Any]:
+        calls.append((method, host))
+        return {"hosts": rows}
+
+    hosts = StaticHosts(["b", "c"], ask)
+    hosts.hold(None)
+    assert calls[-1] == (PoolMethod.RESUME, "c")
+    rows.pop()
+    with pytest.raises(EngineAway, match="cannot be reached"):
+        hosts.hold(None)
 
 
 def test_a_host_that_has_not_joined_is_named(pool: RunningPool) -> None:

@@ -155,6 +155,27 @@ def test_nobody_is_lent_gpus_of_a_host_that_ends_before_nor_sent_to_it() -> None
         assert [one.host for one in world.hints["a"]] == [hint]
 
 
+def test_a_lost_host_is_forgotten_a_day_after_what_held_it_has_ended() -> None:
+    """One of which nobody knows when it ends is not, nor one that answers."""
+    world = World("a", "b", "c", quota=Quota(gpus=2))
+    for host in "ac":
+        ends_in(world, host, 60.0)
+    world.ask("a", "ada")
+    world.do(cmd.LendGpus(world.time, "l", "bob", 1, 1e6, "root", "a"))
+    for host in "ab":
+        world.cut(host)
+    world.passes(200.0)  # they are given up
+    for given_up in (world.given_up, world.given_up_of_groups):
+        given_up.clear()
+    for seconds, left in ((86_000.0, {"a", "b", "c"}), (500.0, {"b", "c"})):
+        world.time += seconds
+        world.do(cmd.Tick(world.time))
+        assert set(world.state.hosts) == left
+    assert not world.state.loans
+    world.ask("c", "ada", 2)
+    assert world.nodes["c"].held["ada"] == 2
+
+
 def waiting(who: str, *, short: bool = True) -> HostEnvironment:
     """Somebody with a request that waits; ``short``: only because no GPU is free."""
     return HostEnvironment(who, 0, 0, 0, 1, 0.0, 1, short)
