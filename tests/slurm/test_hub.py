@@ -6,12 +6,10 @@ import contextlib
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from subprocess import CalledProcessError
 
 import pytest
-from support.hosts import NoHosts
 from support.hub import needs_hub
 from support.jupyter import wait_for
 from support.slurm import Slurm
@@ -101,15 +99,6 @@ def test_servers_of_two_holders_on_one_host_use_the_one_that_the_pool_chose(slur
             used.add(kernel.run("print(os.environ['JUPYTER_GPUSHARE_SOCKET'])").strip())
             assert "has 41" in kernel.run(GET.format(1))
         assert used == {f"{hub.sockets}/{name}.sock" for name in ("n1", "n1.2")}
-
-
-@pytest.fixture(scope="module")
-def walled() -> Iterator[Slurm]:
-    try:
-        with Slurm(hosts=("n1",), constrain=True) as running:
-            yield running
-    except NoHosts as why:
-        pytest.skip(f"No Slurm with ConstrainDevices=yes can run here: {why}.")
 
 
 def test_servers_inside_the_holder_can_open_its_gpus_only_and_end_with_it(walled: Slurm) -> None:
