@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import _posixsubprocess
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -96,6 +97,16 @@ def test_it_is_the_same_program(
     assert starts.made, "nothing was warm"
     assert vars(done[2]) == vars(done[0])
     assert done[0].stdout
+
+
+def test_it_ends_when_pytest_is_killed_while_it_asks_for_a_fork() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        words = [sys.executable, warm.__file__, "pages", str(theirs.fileno())]
+        process = subprocess.Popen(words, pass_fds=(theirs.fileno(),))
+    with ours:
+        ours.sendall((99).to_bytes(4, "big") + b"{")
+    assert process.wait(300) == 0
 
 
 def test_what_a_fork_cannot_have_is_started_cold(starts: warm.Warm) -> None:
