@@ -38,7 +38,7 @@ rooms_of, summarise = room.rooms_without, core.summarise
 
 
 def unnamed(*arguments):
-    return (dataclasses.replace(one, named=0) for one in rooms_of(*arguments))
+    return (one._replace(named=0) for one in rooms_of(*arguments))
 
 
 def in_service(state, *rest):
