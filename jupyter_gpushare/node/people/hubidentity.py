@@ -206,6 +206,7 @@ class HubIdentity(Identity):
             if self._trust.host_admins and peer.uid in self._host_admins:
                 return Principal(user_name(peer.uid), (), True)
             raise IdentityRefused(NO_TOKEN)
+        # It goes into a header of HTTP, where a line break would begin another one.
         if len(token) > LONGEST_TOKEN or not token.isascii() or not token.isprintable():
             raise IdentityRefused(NOT_VALID)
         digest = self._memory.name_of(token)
@@ -216,6 +217,8 @@ class HubIdentity(Identity):
                 known = await self._ask_once(peer, digest, token)
             except HubUnreachable as error:
                 recalled = self._memory.recall(digest, peer.uid)
+                # A Hub that answers and says no is not away: then nobody gets in by what it said
+                # before.
                 if recalled is None or not isinstance(error, HubAway):
                     raise IdentityRefused(
                         f"JupyterHub cannot be asked whose token this is: {error}. Try again in a "
@@ -272,6 +275,7 @@ class HubIdentity(Identity):
         goes, stays = self._good, self._bad
         if known.principal is not None:
             goes, stays = stays, goes
+        # A token is in one of the two only: its older answer must not be found first.
         goes.pop(digest, None)
         stays[digest] = known
         stays.move_to_end(digest)
@@ -297,6 +301,8 @@ class HubIdentity(Identity):
         now = self._now()
         ones = self._allowances.of(owner, now)
         pause = ones.wait(1.0, now)
+        # A new token may be anybody's and is not waited for. A person's own question may wait a
+        # little.
         if pause > (0.0 if is_new else PATIENCE) or (is_new and self._allowance.left(now) < 1.0):
             raise IdentityRefused(TOO_MANY)
         ones.spend(1.0, now)
@@ -334,9 +340,11 @@ class HubIdentity(Identity):
             return _Known(asked, Principal(f"{SERVICE}{name}", (), admin))
         if model.get("kind") != "user":
             return _Known(asked, None)
+        # Else a user could take the environment of a service, and what that has.
         if name.startswith(SERVICE):
             self._log.error("The user %r has a service's name and is not let in", name)
             return _Known(asked, None)
+        # Before the look-up: a token that is not for GPUs costs the Hub no second question.
         if self._trust.service and not may_access(self._trust.service, model.get("scopes")):
             return _Known(asked, None, narrow=True)
         groups, is_hub_admin, servers = await self._look_up(name, owner)

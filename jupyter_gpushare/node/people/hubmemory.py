@@ -111,6 +111,7 @@ class HubMemory:
         vouched = Vouched(who.environment, who.groups, who.all_servers, uids, at)
         if vouched == before:
             return
+        # Each look of each connection renews the yes: a write for each would keep the disk busy.
         if before is None or at - before.at >= NEWER * self._away or uids != before.uids:
             self._changes += 1
             self._soon()
@@ -120,12 +121,15 @@ class HubMemory:
         """The owner of the token while the Hub's confirmation counts. Never an administrator."""
         self._notice()
         known = self._known.get(name)
+        # Another user who got hold of the token is not let in by it while the Hub cannot be asked.
         if known is None or uid not in known.uids or self._now() >= known.at + self._away:
             return None
         return Principal(known.environment, known.groups, False, known.all_servers)
 
     async def erase(self, name: str) -> None:
         """The Hub said no: it is forgotten when this returns, over a restart as well."""
+        # Here it counts no more at once; the wait is only for the file, which a restart would
+        # believe.
         if self._known.pop(name, None) is not None:
             self._changes += 1
             await self._write()
@@ -174,6 +178,7 @@ class HubMemory:
         if self._path is None:
             return
         with self._disk:
+            # An older copy must not bring back a token that was refused meanwhile.
             if changes < self._written:
                 return
             try:
