@@ -138,7 +138,8 @@ class Thief(threading.Thread):
                 hidden.rename(letter)
 
     def _joined(self, job: str) -> bool:
-        return "joined the pool" in self._holding.log(job)
+        log = self._holding.letters / f"{job}.log"
+        return log.exists() and "joined the pool" in log.read_text()
 
     def _with_key(self, name: str) -> str:
         """The node manager of a host runs as its owner, and says where it listens."""
@@ -305,7 +306,7 @@ def no_thief_gains(thefts: list[Theft], logs: dict[str, str], pool: str) -> None
     assert MINUTES < 5 or {theft.how for theft in thefts} == {*HOWS}
     spent = 0
     for theft in thefts:
-        log, got = logs[theft.job], theft.said.startswith("got")
+        log, got = logs.get(theft.job, ""), theft.said.startswith("got")
         joined, robbed = "joined the pool" in log, "somebody else has" in log
         assert not (joined and got), f"two joined: {theft}\n{log}"
         assert got or not robbed, f"{theft}\n{log}"
