@@ -87,18 +87,18 @@ class GpuDrainApp(ServiceVerb):
     """
 
     reason = option("", "Why, for everybody who waits.")
-    within = option(
-        0.0,
+    within: float | None = option(
+        None,
         """They are to be empty after this time: programs that can save their state (on_preempt, run
-        --requeue) are asked to stop before. Left out: they run until they end.""",
+        --requeue) are asked to stop before. Left out: a time that was said before stays, and
+        without one they run until they end.""",
         parse_duration,
     )
 
     def run(self, arguments: list[str]) -> int:
         if (arguments or self.whole) and not self.reason.strip():
             raise UsageError('say why, for everybody who waits: --reason "its fan is replaced"')
-        said: dict[str, Any] = {"within": self.within} if self.within else {}
-        said["reason"] = self.reason
+        said = {"reason": self.reason, "within": self.within}
         return self.call(arguments, Method.GPU_DRAIN, Method.NODE_DRAIN, **said)
 
 

@@ -575,7 +575,8 @@ class GpuParams:
 Within = Annotated[
     float | None,
     Range(0.0, 1e9),
-    "seconds after which they are to be empty: programs that can save their state stop before",
+    "seconds after which they are to be empty: programs that can save their state stop before; "
+    "null: as was said before",
 ]
 
 

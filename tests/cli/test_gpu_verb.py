@@ -53,7 +53,7 @@ def test_a_program_that_can_stop_does_before_its_gpu_is_to_be_empty(node: LiveNo
     index = str(lease["gpus"][0]["index"])
     node.here("gpu", "drain", index, "--reason", WHY)
     assert runs.poll() is None
-    node.here("gpu", "drain", index, "--reason", WHY, "--within", "30s")  # less than stop_grace
+    node.here("gpu", "drain", index, "--reason", WHY, "--within", "0")  # as soon as it can
     until(lambda: lease["id"] not in str(node.json("leases")), "it has stopped, and asks again")
     runs.terminate()
     runs.communicate(timeout=60)

@@ -145,6 +145,16 @@ def test_before_its_gpu_is_to_be_empty_a_program_that_said_how_stops(
     assert stopped(world) == ["L1"] * stops
 
 
+def test_a_gpu_that_was_out_before_is_to_be_empty_with_its_node() -> None:
+    world = host()
+    world.request("alice", 1, STOPS)
+    world.drain()
+    world.run(cmd.TakeOut(world.at, None, "the job ends", "root", DRAINED))
+    world.state = replayed(world.state)
+    seconds(world, DRAINED - GRACE + 1)
+    assert stopped(world) == ["L1"]
+
+
 def test_a_program_that_is_to_stop_at_once_has_as_long_as_there_is() -> None:
     world = host()
     world.request("alice", 1, STOPS)

@@ -43,8 +43,10 @@ def _can(lease: Lease) -> bool:
 
 def until(state: State, lease: Lease) -> float | None:
     """Boot time by which a GPU of this lease is to be empty; ``None``: nobody said that."""
-    out = (state.out.get(part.gpu) for part in lease.allocations)
-    return min((one.until for one in out if one and one.until is not None), default=None)
+    out = [one for part in lease.allocations if (one := state.out.get(part.gpu)) is not None]
+    # A GPU that is out for a reason of its own goes with the node all the same.
+    said = (*out, *((state.drained,) if out and state.drained is not None else ()))
+    return min((one.until for one in said if one.until is not None), default=None)
 
 
 def grace(state: State, config: PolicyConfig, lease: Lease, recall: Recall) -> float:

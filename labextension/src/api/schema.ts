@@ -348,7 +348,7 @@ export interface components {
         Drain: {
             /** @description one line; everybody who waits reads it */
             reason: string;
-            /** @description seconds after which they are to be empty: programs that can save their state stop before */
+            /** @description seconds after which they are to be empty: programs that can save their state stop before; null: as was said before */
             within?: number | null;
         };
         Error: {
