@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from statistics import median
@@ -18,6 +19,7 @@ from support.sheets import status_document
 
 from jupyter_gpushare.ledger.ledger import JSON, Ledger, Record
 from jupyter_gpushare.node.views.lately import MOST, WINDOW, Lately
+from jupyter_gpushare.node.views.report import report
 from jupyter_gpushare.node.views.status import NodeFacts, Sheet
 from jupyter_gpushare.node.views.viewer import Viewer
 from jupyter_gpushare.policy.books import room
@@ -256,12 +258,12 @@ def test_damaged_history_costs_the_figures_and_nothing_else(tmp_path: Path) -> N
 FACTS = NodeFacts("node", "0", True, started=NOW, now=NOW, boot=NOW)
 
 
-def crowded(waiting: int) -> World:
-    """One GPU, held, and ``waiting`` requests of six people, batch and interactive by turns."""
+def crowded(waiting: int, people: int = 6) -> World:
+    """One GPU, held, and ``waiting`` requests of so many people, batch and interactive by turns."""
     world = World(config=plain_config(max_tasks_per_gpu=1)).start([gpu(0)], Quota(1, None))
     kinds = (PriorityClass.INTERACTIVE, PriorityClass.BATCH)
     for number in range(waiting + 1):
-        who = f"person-{number % 6}" if number else "holder"
+        who = f"person-{number % people}" if number else "holder"
         world.request(who, number + 1, Request(1, None, kinds[number % 2]))
     assert len(world.state.queue.waiting) == waiting
     return world
@@ -333,11 +335,22 @@ def test_the_work_for_a_status_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert calls == 0
 
 
-def test_the_cost_of_a_status_grows_with_the_queue_and_no_faster() -> None:
+def the_queue(world: World) -> object:
+    return queue_of(world, "root", admin=True)
+
+
+def for_the_pool(world: World) -> object:
+    return report(world.state, world.config, "a", "1", world.at, {}, (), [])
+
+
+@pytest.mark.parametrize(("shows", "people"), [(the_queue, 6), (for_the_pool, 1000)])
+def test_the_cost_of_a_status_grows_with_the_queue_and_no_faster(
+    shows: Callable[[World], object], people: int
+) -> None:
     """Counted, not timed: Python's function calls for 180 and for 360 waiting requests."""
 
     def cost(waiting: int) -> int:
-        world = crowded(waiting)
+        world = crowded(waiting, people)
         calls = 0
 
         def count(frame: object, event: str, argument: object) -> None:
@@ -347,7 +360,7 @@ def test_the_cost_of_a_status_grows_with_the_queue_and_no_faster() -> None:
         before = sys.getprofile()
         sys.setprofile(count)
         try:
-            queue_of(world, "root", admin=True)
+            shows(world)
         finally:
             sys.setprofile(before)
         return calls

@@ -138,7 +138,7 @@ def _environments(state: State) -> list[HostEnvironment]:
         if lease.phase is LeasePhase.PARKED:
             parked[lease.environment] += 1
             moved[lease.environment] += 0 if lease.parked is None else lease.parked.memory
-    book = state.quotas
+    book, short = state.quotas, _short(state)
     # Those who hold GPUs come first: what is cut off at the end must not be what counts for quotas.
     return [
         HostEnvironment(
@@ -149,7 +149,7 @@ def _environments(state: State) -> list[HostEnvironment]:
             waiting=waiting[name],
             gpu_hours=state.budget(name).spent,
             lent=book.lent[name].loan.quota.gpus if book.is_lent(name) else 0,
-            short=waiting[name] > 0 and _is_short(state, name),
+            short=name in short,
         )
         for name in sorted(
             {*held, *waiting, *parked, *book.lent}, key=lambda name: (not held[name], name)
@@ -157,14 +157,18 @@ def _environments(state: State) -> list[HostEnvironment]:
     ]
 
 
-def _is_short(state: State, environment: EnvironmentName) -> bool:
-    """Whether a free GPU on another host is what its longest waiting request lacks.
+def _short(state: State) -> set[EnvironmentName]:
+    """Whose longest waiting request lacks but a free GPU, which another host may have.
 
-    Whether its quota allows one GPU more the pool knows, which sees all hosts.
+    Whether a quota allows one GPU more the pool knows, which sees all hosts.
     """
     waits = _longest_waiting(state.leases[name] for name in state.queue.waiting)
-    lease = next(lease for lease in waits if lease.environment == environment)
-    return lease.request.gpus == 1 and _lacks_gpus_only(state, lease)
+    first = {lease.environment: lease for lease in reversed(waits)}
+    return {
+        name
+        for name, lease in first.items()
+        if lease.request.gpus == 1 and _lacks_gpus_only(state, lease)
+    }
 
 
 def _lacking(state: State) -> Counter[int]:
