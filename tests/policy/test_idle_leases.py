@@ -25,6 +25,7 @@ from support.policy_world import (
 )
 
 from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books.links import LONGEST
 from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.model import (
     Activity,
@@ -153,6 +154,21 @@ def test_who_is_moving_its_memory_is_waited_for() -> None:
     world.observe()
     assert world.phase("L3") == "held"
     assert world.asked_back() == ["L1"]
+
+
+def test_who_never_ends_moving_is_not_waited_for_for_ever() -> None:
+    """Nor does it begin anew by saying again that it moves."""
+    world = two_idle()
+    world.at += 100
+    world.request("bob", 3)
+    world.plan("L1", 20 * GIB)
+    world.tick(LONGEST - 10)
+    world.plan("L1", 20 * GIB)
+    assert world.asked_back() == ["L1"]
+    world.tick(10)
+    assert world.asked_back() == ["L1", "L1"]
+    world.tick(10)
+    assert world.asked_back() == ["L1", "L1", "L2"]
 
 
 def test_its_people_are_told_first_and_may_keep_it() -> None:

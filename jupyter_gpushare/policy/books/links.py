@@ -12,12 +12,18 @@ from collections.abc import Iterator
 from typing import Final
 
 from ..words.model import GpuUuid, LeasePhase
+from ..words.recalls import Recall
 from .demand import wanting
 from .placement import GpuRoom
 from .state import Lease, State
 
 #: Seconds for which others wait for one move.
 LONGEST: Final = 120.0
+
+
+def is_under_way(recall: Recall, at: float) -> bool:
+    """Whether a task's memory is on its way out, and has not been for too long."""
+    return recall.moving > 0 and at - (recall.moves_since or recall.since) < LONGEST
 
 
 def moves(state: State, at: float) -> Iterator[Lease]:
@@ -27,7 +33,7 @@ def moves(state: State, at: float) -> Iterator[Lease]:
         if back and at - (lease.granted_at or at) < LONGEST:
             yield lease
     for key, recall in state.recalls.items():
-        if recall.moving and at - (recall.moves_since or recall.since) < LONGEST:
+        if is_under_way(recall, at):
             yield state.leases[key.lease]
 
 

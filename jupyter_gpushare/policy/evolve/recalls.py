@@ -45,7 +45,9 @@ def recall_moved(state: State, event: ev.RecallMoved) -> State:
 def parking_planned(state: State, event: ev.ParkingPlanned) -> State:
     key = state.memory_key(event.lease)
     recall = state.recalls.get(key) or Recall(RecallPhase.TOLD, Why.WISHED, event.at, event.at)
-    return put(state, key, replace(recall, moving=event.memory, moves_since=event.at))
+    # Who says it again has not begun anew: others wait for a move for a bounded time.
+    since = recall.moves_since if recall.moving else event.at
+    return put(state, key, replace(recall, moving=event.memory, moves_since=since))
 
 
 @evolves(ev.LeaseKept)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ..books.links import is_under_way
 from ..words.config import PolicyConfig
 from ..words.recalls import Give, Recall, RecallPhase
 
@@ -33,11 +34,12 @@ def answer(give: Give, config: PolicyConfig) -> float:
 def is_coming(give: Give, recall: Recall, config: PolicyConfig, at: float) -> bool:
     """Whether the planner can count on it, so that no other task is asked for the same memory.
 
-    Gigabytes on the way to host memory may take longer than an answer.
+    Gigabytes on the way to host memory may take longer than an answer. A task that never tells
+    the end of that is not counted on for ever: somebody waits.
     """
     told = recall.phase is RecallPhase.TOLD and recall.asked_at is not None
     return (
-        recall.moving > 0
+        is_under_way(recall, at)
         or recall.phase is RecallPhase.ANSWERED
         or (told and at - recall.since < answer(give, config))
     )
