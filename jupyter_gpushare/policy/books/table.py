@@ -70,13 +70,13 @@ else:
 
     def replace(thing: Any, /, **changes: Any) -> Any:
         """As ``dataclasses.replace``, which is called for a class with slots."""
-        fields = getattr(thing, "__dict__", {})
-        changed = fields | changes
+        fields = getattr(thing, "__dict__", None)
         # A class with slots, or a name that is no field: dataclasses say what is wrong with it.
-        if not fields or len(changed) > len(fields):
+        if fields is None or not changes.keys() <= fields.keys():
             return dataclasses.replace(thing, **changes)
         copy = object.__new__(type(thing))
-        object.__setattr__(copy, "__dict__", changed)
+        # Not a new `__dict__`: one that is filled here shares its keys with others of its class.
+        copy.__dict__.update(fields, **changes)
         return copy
 
 
