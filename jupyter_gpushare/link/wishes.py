@@ -170,16 +170,17 @@ def quota_wish(body: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
-def _reason(body: bytes, form: Form) -> dict[str, Any]:
-    return {"reason": form.read(json_object(body, "reason").get("reason"))}
+def _reason(body: bytes, form: Form, *others: str) -> dict[str, Any]:
+    said = json_object(body, "reason", *others)
+    return {**said, "reason": form.read(said.get("reason"))}
 
 
 #: The readers of the bodies, by OpenAPI's names; each returns a call's parameters.
 BODIES: Final[Mapping[str, Callable[[bytes], dict[str, Any]]]] = {
-    # The node manager checks the number.
+    # The node manager checks the numbers.
     "Pin": lambda body: json_object(body, "seconds"),
     "Revoke": lambda body: _reason(body, WHY_REVOKED),
-    "Drain": lambda body: _reason(body, WHY_DRAINED),
+    "Drain": lambda body: _reason(body, WHY_DRAINED, "within"),
     "QuotaWish": lambda body: quota_wish(json_object(body, *FIELDS, "follow")),
 }
 
