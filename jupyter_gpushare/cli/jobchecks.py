@@ -42,7 +42,7 @@ def batch_job(environ: Mapping[str, str]) -> Iterator[Check]:
         yield problem(
             name,
             f"{VISIBLE} names more GPUs than the {given} that Slurm gave: the others belong to "
-            "other jobs.",
+            "other jobs",
             "See which shell profile or module sets it, and take that away.",
         )
     path = environ.get(names.SOCKET)

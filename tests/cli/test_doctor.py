@@ -455,6 +455,7 @@ def test_what_is_wrong_with_a_job_is_noticed(tmp_path: Path) -> None:
         _, more = job(SLURM_GPUS_ON_NODE=given, CUDA_VISIBLE_DEVICES=value)
         assert more.level is Level.PROBLEM
         assert f"more GPUs than the {given} that Slurm gave" in more.text
+        assert not more.text.endswith("."), "the status puts one after each"
     assert len(job(SLURM_GPUS_ON_NODE="0", CUDA_VISIBLE_DEVICES="")) == 1
     theirs = f"{tmp_path}/gpushare-node-12345678.sock"
     _, socket_ = job(JUPYTER_RUNTIME_DIR=str(tmp_path), JUPYTER_GPUSHARE_SOCKET=theirs)
