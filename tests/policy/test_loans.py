@@ -456,3 +456,21 @@ TestLoans.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+
+
+def test_who_goes_on_as_anothers_loan_ends_gets_what_is_free() -> None:
+    world = Lent(plain_config(max_tasks_per_gpu=1)).pooled(gpus=2)
+    world.lend(seconds=1e6, dave=1, carol=1, bob=1)
+    world.lend(seconds=1e4, alice=2)
+    for pid, who in enumerate(("dave", "carol", "bob"), 1):
+        world.request(who, pid)
+    world.request("alice", 4, Request(2))
+    world.at += world.config.heartbeat_timeout
+    for name in ("L1", "L2", "L4"):
+        world.says(name, cmd.Heartbeat)
+    world.run(cmd.Tick(world.at, world.at, frozenset({LeaseId("L3")})))
+    world.release("L1", "dave", seen=True)
+    assert world.phase("L3") == "queued", "its process is stopped"
+    world.at += 1e4
+    world.says("L3", cmd.Heartbeat)  # just before the tick that is due
+    assert granted(world, "L3")

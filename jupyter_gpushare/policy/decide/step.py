@@ -35,7 +35,9 @@ def step(state: State, command: cmd.Command, config: PolicyConfig) -> Step:
     # First, so that nothing is decided by a loan that is over by now.
     quotas.expire(draft)
     decision = ANSWERS[type(command)](draft, command)
-    if len(draft.state.queue.held_up) < len(state.queue.held_up):
+    before, now = state.queue.held_up, draft.state.queue.held_up
+    # Not by their numbers: at the same moment others may be held up, by a loan that is over.
+    if now is not before and any(name not in now for name in before):
         serve(draft)  # a task that was suspended went on, say
     recalls.settle_newcomers(draft)
     if draft.state.promises or draft.state.given:
