@@ -31,7 +31,7 @@ import asyncio
 import functools
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -240,7 +240,8 @@ class Manager:
         now = self.clock.boot()
         restored = await self.in_ledger(lambda: self.ledger.is_restored)
         forgot = restored or not (snapshot or after or self._is_first)
-        await self.submit(cmd.Start(now, self.clock.boot_id(), gpus, forgot))
+        stopped = self._stopped(self.state.queue.waiting)
+        await self.submit(cmd.Start(now, self.clock.boot_id(), gpus, forgot, stopped))
         if restored:
             # Only now: had we been killed before the start was on disk, the next start must know of
             # it, too.
@@ -758,10 +759,12 @@ class Manager:
             # process runs in: what its tasks could not say meanwhile is not held against them.
             is_late = now - wakes > self.config.heartbeat_timeout / 2
             if now >= due or is_late or self._backlog:
-                silent = core.silent(self.state, self.config, now)
-                leases = [self.state.leases[name] for name in silent]
-                stopped = frozenset(one.id for one in leases if is_stopped(one.task.process))
+                stopped = self._stopped(core.silent(self.state, self.config, now))
                 await self.submit(cmd.Tick(now, min(wakes, now), stopped))
+
+    def _stopped(self, names: Iterable[LeaseId]) -> frozenset[LeaseId]:
+        leases = self.state.leases
+        return frozenset(name for name in names if is_stopped(leases[name].task.process))
 
 
 def _overdrawn(state: State, rows: Sequence[UsageRow]) -> list[tuple[EnvironmentName, float]]:

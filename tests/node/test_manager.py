@@ -185,6 +185,24 @@ async def test_what_nobody_could_say_while_all_were_stopped_is_held_against_no_t
         assert not any(lease.stalled for lease in leases)
 
 
+async def test_who_waits_with_a_stopped_process_is_granted_nothing_at_a_start(
+    tmp_path: Path,
+) -> None:
+    host = {"config": plain_config(max_tasks_per_gpu=1), "inventory": SimulatedInventory("1x24GiB")}
+    with subprocess.Popen(["sleep", "1000"]) as sleeper:
+        try:
+            asks = replace(ask(1, "bob"), task=Task(of(sleeper.pid), "t", TaskKind.PROCESS))
+            async with managing(tmp_path, **host) as manager:
+                await manager.submit(ask(0, "alice"))
+                await manager.submit(asks)
+            sleeper.send_signal(signal.SIGSTOP)
+            await soon(lambda: psutil.Process(sleeper.pid).status() == psutil.STATUS_STOPPED)
+            async with managing(tmp_path, **host) as manager:
+                assert manager.state.leases[asks.lease].suspended
+        finally:
+            sleeper.kill()
+
+
 async def test_a_silent_task_whose_process_is_stopped_is_suspended(tmp_path: Path) -> None:
     config = plain_config(heartbeat_timeout=0.1)
     with subprocess.Popen(["sleep", "1000"]) as sleeper:

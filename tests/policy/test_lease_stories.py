@@ -13,6 +13,7 @@ from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.model import (
     FlagKind,
     HolderAction,
+    LeaseId,
     Quota,
     Request,
     Rung,
@@ -189,6 +190,22 @@ def test_who_waits_suspended_is_passed_and_has_its_place_again_when_it_goes_on(
     world.says(bobs, cmd.Heartbeat)
     world.release("L3", "carol", seen=True)
     assert (world.phase(bobs), world.phase("L4")) == ("held", "queued")
+
+
+def test_who_waits_suspended_keeps_its_place_over_a_restart_of_the_node_manager() -> None:
+    world = two_people_one_gpu()
+    bob_is_suspended(world)
+    world.request("carol", 3)
+    gpus = tuple(books.gpu for books in world.state.gpus.values())
+    bobs = frozenset({LeaseId("L1"), LeaseId("L2"), LeaseId("gone")})
+    world.state = replayed(world.state)
+    world.run(cmd.Start(world.at, BOOT, gpus, stopped=bobs))
+    world.run(cmd.ConfigureQuotas(world.at, Quota(1, None)))
+    world.die(1, seen=True)
+    assert [world.phase(name) for name in ("L2", "L3")] == ["queued", "held"]
+    world.says("L2", cmd.Heartbeat)
+    world.release("L3", "carol", seen=True)
+    assert world.phase("L2") == "held"
 
 
 def test_who_waits_suspended_and_goes_on_gets_what_is_free_or_is_heard_of_no_more() -> None:

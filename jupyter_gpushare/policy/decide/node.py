@@ -48,6 +48,10 @@ def _start(draft: Draft, command: cmd.Start) -> Decision:
             draft.emit(ev.TurnUnlocked(draft.at, name))
     rebuild.start(draft, forgot=command.forgot, rebooted=rebooted)
     _list_gpus(draft, command.gpus)
+    # The ledger does not know it. They would be granted what they cannot use, and lose their place.
+    for name in sorted(command.stopped):
+        if name in draft.state.queue.waiting:
+            draft.emit(ev.HeartbeatLost(draft.at, name, stopped=True))
     # Signs of life are dated ahead: with the time-out that follows, clients have `restart_grace` in
     # all.
     grace = max(0.0, draft.config.restart_grace - draft.config.heartbeat_timeout)

@@ -57,12 +57,16 @@ class OfTask(OfLease):
 
 @dataclass(frozen=True, slots=True)
 class Start(Command):
-    """The node manager starts, or starts again, with this inventory."""
+    """The node manager starts, or starts again, with this inventory.
+
+    Of the tasks that wait, ``stopped`` are those whose process is stopped.
+    """
 
     boot_id: str
     gpus: tuple[Gpu, ...]
     #: The ledger is new, or was restored: leases may be held that it does not know.
     forgot: bool = False
+    stopped: frozenset[LeaseId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
