@@ -26,12 +26,15 @@ class OneThread:
     def __init__(self, name: str) -> None:
         self._asked = SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None]()
         self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._is_closed = False
 
     def do(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """What ``call`` gives or raises. It is not called if this is cancelled before its turn.
 
-        Raises :class:`RuntimeError` after the end.
+        Raises :class:`RuntimeError` after :meth:`close`.
         """
+        if self._is_closed:
+            raise RuntimeError(f"{self._thread.name} does no more, for what it serves has ended.")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if not self._thread.is_alive():
             self._thread.start()
@@ -40,6 +43,7 @@ class OneThread:
 
     def close(self, *, wait: bool = True) -> None:
         """Do what was asked so far, and no more."""
+        self._is_closed = True
         self._asked.put(None)
         if wait and self._thread.is_alive():
             self._thread.join()

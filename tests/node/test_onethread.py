@@ -48,6 +48,8 @@ async def test_what_comes_when_nobody_waits_is_dropped(monkeypatch: pytest.Monke
     await asyncio.to_thread(other.run_until_complete, asks())
     other.close()
     thread.close(wait=False)
+    with pytest.raises(RuntimeError):
+        thread.do(lambda: None)  # it would never be done, though the thread still waits
     hangs.set()
     thread.close()
     await asyncio.sleep(0)
