@@ -155,6 +155,24 @@ def test_a_gpu_that_was_out_before_is_to_be_empty_with_its_node() -> None:
     assert stopped(world) == ["L1"]
 
 
+def test_a_program_that_goes_on_for_others_is_still_asked_before_its_gpu_is_to_be_empty() -> None:
+    world = host()
+    world.request("bob", 1, STOPS)
+    world.request("alice", 2)
+    for _ in range(4):
+        asked = len(stopped(world))
+        while len(stopped(world)) == asked:
+            seconds(world, 1)
+        keeps(world, "L1")
+    asked = len(stopped(world))
+    world.drain(within=DRAINED)
+    seconds(world, DRAINED - GRACE + 1)
+    assert len(stopped(world)) == asked + 1
+    keeps(world, "L1")
+    seconds(world, GRACE)
+    assert len(stopped(world)) == asked + 1, "it has heard"
+
+
 def test_a_program_that_is_to_stop_at_once_has_as_long_as_there_is() -> None:
     world = host()
     world.request("alice", 1, STOPS)

@@ -66,9 +66,17 @@ def leaving(state: State, config: PolicyConfig) -> Iterator[Offer]:
         memory, ends = state.memory_recall(lease.id), until(state, lease)
         moves = memory is not None and memory.moving > 0
         if ends is not None and is_program and _can(lease) and not moves:
-            asked = patience.next_ask(Give.STOP, state.recall(lease.id, Give.STOP))
-            due_at = max(ends - config.stop_grace, asked)
+            due_at = last = ends - config.stop_grace
+            recall = state.recall(lease.id, Give.STOP)
+            # Who went on although others waited, or before another time, has not heard of this.
+            if recall is not None and (recall.is_out or _has_heard(recall, last)):
+                due_at = max(last, patience.next_ask(Give.STOP, recall))
             yield Offer(lease.id, Give.STOP, Why.OUT_OF_SERVICE, due_at, False, (lease.order,))
+
+
+def _has_heard(recall: Recall, since: float) -> bool:
+    asked_at = recall.asked_at
+    return recall.why is Why.OUT_OF_SERVICE and asked_at is not None and asked_at >= since
 
 
 def person_waits(state: State) -> bool:
