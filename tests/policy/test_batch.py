@@ -173,6 +173,19 @@ def test_a_program_that_goes_on_for_others_is_still_asked_before_its_gpu_is_to_b
     assert len(stopped(world)) == asked + 1, "it has heard"
 
 
+def test_who_waits_is_told_of_the_programs_that_stop_for_people() -> None:
+    world = host(gpus=2)
+    for pid in (1, 2):
+        world.request("bob", pid, STOPS)
+    seconds(world, AFTER + 1)
+    (part,) = world.state.leases["L1"].allocations
+    world.run(cmd.TakeOut(world.at, part.gpu, "its fan", "root", GRACE))
+    world.request("alice", 3)
+    seconds(world, 1)
+    assert stopped(world) == ["L1", "L2"]
+    assert "A batch program was asked to save its state and stop." in world.why("L3")
+
+
 def test_a_program_that_is_to_stop_at_once_has_as_long_as_there_is() -> None:
     world = host()
     world.request("alice", 1, STOPS)

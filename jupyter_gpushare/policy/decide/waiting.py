@@ -27,7 +27,7 @@ from ..words.model import (
     LeaseId,
     RefusalReason,
 )
-from ..words.recalls import Give
+from ..words.recalls import Give, Why as AskedFor
 from ..words.turns import TurnPhase
 from . import out_of_service
 from .draft import Draft
@@ -118,7 +118,7 @@ def stopping_text(state: State, config: PolicyConfig, waiting: LeaseId) -> str:
     asked = {
         key.lease
         for key, recall in state.recalls.items()
-        if key.give is Give.STOP and recall.is_out
+        if key.give is Give.STOP and recall.is_out and recall.why is not AskedFor.OUT_OF_SERVICE
     }
     helps = asked and plan.fits_without(state, config, waiting, asked)
     return texts.stopping_text(len(asked)) if helps else ""
