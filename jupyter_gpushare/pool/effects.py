@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from ..policy.words.described import Happening
+from ..protocol.calls import LentParams, QuotaFields
+from ..quota import Quota, plain
 from .state import NOT_USED, Host, State
 from .words import effects as eff, events as ev
 from .words.config import PoolConfig
 from .words.hosts import Environment
+
+#: What a quota need not say, to keep lines short. The number of its GPUs is always told.
+_UNTOLD: Final = {**plain(Quota(gpus=0)), "gpus": None}
 
 
 def effects(
@@ -47,22 +53,24 @@ def drain(host: Host) -> eff.Effect:
 
 
 def _lend(
-    state: State, host: Host, config: PoolConfig, *, complete: bool, budgets: tuple[eff.Budget, ...]
+    state: State, host: Host, config: PoolConfig, *, complete: bool, budgets: tuple[LentParams, ...]
 ) -> eff.Lend:
     # Only a host that is connected is lent anything, and it is so from its first report on.
     boot, at = ("", 0.0) if host.report is None else (host.report.boot_id, host.report.at)
     return eff.Lend(host.name, state.number, boot, at, config.validity, complete, budgets)
 
 
-def _budget(state: State, host: Host, environment: Environment) -> eff.Budget:
+def _budget(state: State, host: Host, environment: Environment) -> LentParams:
     out = host.out[environment]
     here = host.here.get(environment)
     hours = out.asked_hours
     if hours is not None:
         hours = max(0.0, hours - (0.0 if here is None else here.spent))
-    quota = state.quota(host, environment)
+    quota = plain(state.quota(host, environment)).items()
+    told = QuotaFields(**{name: value for name, value in quota if value != _UNTOLD[name]})
     borrowed = min(out.asked, _over(state, host, environment))
-    return eff.Budget(environment, out.asked, quota, hours, out.reclaim, out.why, borrowed)
+    why = out.why or None
+    return LentParams(environment, out.asked, told, hours, out.reclaim, why, borrowed)
 
 
 def _over(state: State, host: Host, environment: Environment) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -15,14 +15,14 @@ from ..ledger.ledger import LedgerError
 from ..link.dial import Host as Place
 from ..link.errors import NodeProblem, NodeTimedOut, NodeUnavailable
 from ..link.nodelink import NodeLink
-from ..policy.words.model import Quota
 from ..protocol.background import Background
+from ..protocol.calls import LentParams, named_of
 from ..protocol.framing import MAX_LINE, MAX_REPORT, encode
 from ..protocol.messages import Method, Notice, Notification
 from ..protocol.reading import BadParameter
 from .budget import HostBudget
 from .words import commands as cmd
-from .words.effects import Budget, Effect, Follow, Hint, Lend, TellService
+from .words.effects import Effect, Follow, Hint, Lend, TellService
 from .words.hosts import Accepted, Host, HostReport, read_answer, read_report
 
 #: What the pool's control line calls itself in ``hello``.
@@ -31,7 +31,6 @@ CLIENT: Final = "jupyter-gpushare-pool"
 _PAUSE: Final = 1.0
 #: Bytes of a line that are left for what is around the budgets or hints.
 _AROUND: Final = 1024
-_NO_QUOTA: Final = Quota(gpus=0)
 
 Submit = Callable[[Callable[[float], cmd.Command]], Awaitable[object]]
 
@@ -186,7 +185,7 @@ class HostLink:
 
     async def _lend(self, effect: Lend) -> None:
         as_of = {"boot_id": effect.boot_id, "at": effect.as_of}
-        parts = list(_lines([_budget(one) for one in effect.budgets]))
+        parts = list(_lines([_told(one) for one in effect.budgets]))
         calls = [
             self.link.call(
                 Method.POOL_LEND,
@@ -226,23 +225,9 @@ class HostLink:
             self._log.debug("%s refused %s (%s)", self.host, what, problem.reason)
 
 
-def _budget(budget: Budget) -> dict[str, Any]:
-    """As ``pool.lend`` has it; what a quota does not say is left out, to keep lines short."""
-    quota = msgspec.to_builtins(budget.quota)
-    plain = {
-        one.name: quota[one.name]
-        for one in fields(Quota)
-        if one.name == "gpus" or getattr(budget.quota, one.name) != getattr(_NO_QUOTA, one.name)
-    }
-    return {
-        "environment": budget.environment,
-        "gpus": budget.gpus,
-        "quota": plain,
-        "gpu_hours": budget.gpu_hours,
-        "reclaim": budget.reclaim,
-        "why": budget.why or None,
-        "borrowed": budget.borrowed,
-    }
+def _told(budget: LentParams) -> dict[str, Any]:
+    """As ``pool.lend`` has it."""
+    return {**msgspec.to_builtins(budget), "quota": named_of(budget.quota)}
 
 
 def _lines(objects: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:

@@ -22,13 +22,12 @@ from jupyter_gpushare.link.dial import Host
 from jupyter_gpushare.link.errors import NodeTimedOut, NodeUnavailable
 from jupyter_gpushare.link.nodelink import LinkState
 from jupyter_gpushare.pages.viewer import Viewer
-from jupyter_gpushare.policy.words.model import Quota
 from jupyter_gpushare.pool import budget
 from jupyter_gpushare.pool.configuration import Pool
-from jupyter_gpushare.pool.hostlink import HostLink, _budget, _lines
+from jupyter_gpushare.pool.hostlink import HostLink, _lines, _told
 from jupyter_gpushare.pool.hubrole import settings_of
 from jupyter_gpushare.pool.manager import PoolManager
-from jupyter_gpushare.pool.words.effects import Budget
+from jupyter_gpushare.protocol.calls import LentParams, QuotaFields
 from jupyter_gpushare.protocol.framing import MAX_LINE, encode
 
 
@@ -52,9 +51,9 @@ def test_it_looks_at_the_time_no_more_often_than_it_is_to() -> None:
 
 
 def test_what_is_lent_to_many_fits_into_lines() -> None:
-    quota = Quota(gpus=2, memory=8 * 2**30)
-    budgets = [Budget(f"person-{n:04}", 1, quota, 1.5, False, "é" * 200) for n in range(900)]
-    whole = [_budget(one) for one in budgets]
+    quota = QuotaFields(gpus=2, memory=8 * 2**30)
+    budgets = [LentParams(f"person-{n:04}", 1, quota, 1.5, False, "é" * 200) for n in range(900)]
+    whole = [_told(one) for one in budgets]
     parts = list(_lines(whole))
     assert len(parts) > 1
     assert [one for part in parts for one in part] == whole
@@ -79,7 +78,7 @@ async def test_why_a_connection_ended_is_not_lost_when_the_next_call_finds_it_en
 
 
 def test_a_quota_travels_without_what_it_does_not_say() -> None:
-    told = _budget(Budget("alice", 1, Quota(gpus=2, memory=2**30), None, False, ""))
+    told = _told(LentParams("alice", 1, QuotaFields(gpus=2, memory=2**30)))
     assert told["quota"] == {"gpus": 2, "memory": 2**30}
     assert told["why"] is None
 

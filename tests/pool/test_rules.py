@@ -25,7 +25,7 @@ from jupyter_gpushare.pool.words.hosts import (
     Loan,
     Want,
 )
-from jupyter_gpushare.protocol.calls import HintParams
+from jupyter_gpushare.protocol.calls import HintParams, named_of
 
 ADA = "ada"
 
@@ -505,10 +505,13 @@ def test_hours_are_divided_and_never_exceeded() -> None:
     assert 0.97 < spent <= 1.0
 
 
-def test_hosts_hear_of_what_else_changed_in_a_quota() -> None:
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_hosts_hear_of_what_else_changed_in_a_quota(gpus: int) -> None:
     world = World("a")
     world.ask("a", "ada")
-    edit = cmd.SetQuota(world.time, "ada", Quota(gpus=1, weight=2.0), "root")
+    edit = cmd.SetQuota(world.time, "ada", Quota(gpus, weight=2.0), "root")
     world.do(edit)
     (lend,) = world.nodes["a"].down
-    assert [(one.gpus, one.quota.weight) for one in lend.budgets] == [(1, 2.0)]
+    (budget,) = lend.budgets
+    # What a quota does not say is left out, but for the number of its GPUs.
+    assert (budget.gpus, named_of(budget.quota)) == (gpus, {"gpus": gpus, "weight": 2.0})

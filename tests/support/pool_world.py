@@ -149,7 +149,7 @@ class Node:
             self.reclaim.pop(one, None)
             if budget.reclaim and held > budget.gpus:
                 self.reclaim[one] = budget.gpus
-            self.whys[one] = budget.why
+            self.whys[one] = budget.why or ""
             # What is held stays; nothing new begins in its place.
             told.append(Accepted(one, max(budget.gpus, held), held))
         self.serve()

@@ -4,26 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...policy.words.model import Quota
-from ...protocol.calls import HintParams
-from .hosts import Environment, Host
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """One environment's sub-budget on a host: the parameters of ``pool.lend``.
-
-    ``gpu_hours`` are those that may still be spent there. ``borrowed``: so many of the GPUs may be
-    taken back by other groups.
-    """
-
-    environment: Environment
-    gpus: int
-    quota: Quota
-    gpu_hours: float | None
-    reclaim: bool
-    why: str
-    borrowed: int = 0
+from ...protocol.calls import HintParams, LentParams
+from .hosts import Host
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +21,7 @@ class Lend:
     as_of: float
     seconds: float
     complete: bool
-    budgets: tuple[Budget, ...]
+    budgets: tuple[LentParams, ...]
 
 
 @dataclass(frozen=True, slots=True)
