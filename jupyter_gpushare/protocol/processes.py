@@ -35,10 +35,16 @@ def stat_of(pid: int | str, proc: str = "/proc") -> list[bytes]:
 
     That is its state, its parent, its group, its session and so on.
     """
-    with contextlib.suppress(OSError), open(f"{proc}/{pid}/stat", "rb") as file:
-        # The name stands in parentheses and may hold spaces and parentheses.
-        return file.read().rpartition(b")")[2].split()
+    with contextlib.suppress(OSError):
+        return read_stat(pid, proc)
     return []
+
+
+def read_stat(pid: int | str, proc: str = "/proc") -> list[bytes]:
+    """As :func:`stat_of`; raises :class:`OSError` if it cannot be read, for whatever reason."""
+    with open(f"{proc}/{pid}/stat", "rb", buffering=0) as file:
+        # The name stands in parentheses and may hold spaces, parentheses and newlines.
+        return file.read(4096).rpartition(b")")[2].split()
 
 
 def parent_of(pid: int) -> int:

@@ -34,6 +34,7 @@ from jupyter_gpushare.node.host.processes import (
 )
 from jupyter_gpushare.policy.say.effects import Signal
 from jupyter_gpushare.policy.words.model import HolderAction, ProcessId
+from jupyter_gpushare.protocol.processes import read_stat
 
 BOOT = "the-boot"
 DEADLINE = 10.0
@@ -117,11 +118,16 @@ def test_no_process_has_no_identity(pid: int) -> None:
     start_time=st.integers(0, 2**63),
 )
 @example(name=b") R 1 (\n) 0", parent=2, start_time=3)
-def test_stat_is_read_whatever_the_name(name: bytes, parent: int, start_time: int) -> None:
+def test_stat_is_read_whatever_the_name(
+    tmp_path_factory: pytest.TempPathFactory, name: bytes, parent: int, start_time: int
+) -> None:
     middle = b" ".join(b"%d" % number for number in range(17))
     text = b"7 (" + name + b") S %d " % parent + middle + b" %d 1 2 3\n" % start_time
-    stat = processes._parse_stat(text)
-    assert (stat.parent, stat.start_time) == (parent, start_time)
+    proc = tmp_path_factory.mktemp("proc")
+    (proc / "7").mkdir()
+    (proc / "7" / "stat").write_bytes(text)
+    fields = read_stat(7, str(proc))
+    assert (int(fields[1]), int(fields[19])) == (parent, start_time)
 
 
 def test_lineage_goes_up_to_us_and_skips_a_dead_parent(start: Start) -> None:
@@ -336,6 +342,8 @@ async def test_no_descriptor_left_is_an_error_not_a_death(start: Start) -> None:
             watching.watch.watch(process)
         with pytest.raises(ProcessError, match="limit of open files"):
             is_alive(process)
+        with pytest.raises(OSError, match="Too many open files"):
+            identify(process.pid, BOOT)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for each in taken:

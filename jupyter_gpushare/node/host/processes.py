@@ -31,7 +31,7 @@ from typing import Final
 
 from jupyter_gpushare.policy.say.effects import Signal
 from jupyter_gpushare.policy.words.model import HolderAction, ProcessId, Vitals
-from jupyter_gpushare.protocol.processes import status_of
+from jupyter_gpushare.protocol.processes import read_stat, status_of
 
 # The kernel's answers for a pid that names no process (any more): ESRCH. For a thread's id it is
 # EINVAL, and ENOENT on newer kernels.
@@ -63,24 +63,18 @@ class _Stat:
     state: bytes = b"R"
 
 
-def _parse_stat(text: bytes) -> _Stat:
-    # The second field is the command's name in parentheses, and may itself
-    # hold spaces, parentheses and newlines: only the last ")" is the end of it.
-    fields = text.rpartition(b")")[2].split()
+def _read_stat(pid: int) -> _Stat | None:
+    # There is no 0: the kernel says it for "not in your pid namespace".
+    try:
+        fields = read_stat(pid)
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        # PermissionError: /proc mounted with hidepid. Without a descriptor left to look with it is
+        # not gone: that is raised, or leases would end.
+        return None
     # User and system time, with that of children it has waited for: else the sum would fall when
     # one ends, and a task that works through children would seem to stand still.
-    return _Stat(int(fields[1]), int(fields[19]), sum(map(int, fields[11:15])), fields[0])
-
-
-def _read_stat(pid: int) -> _Stat | None:
-    if pid <= 0:  # 0 is what the kernel says for "not in your pid namespace"
-        return None
-    try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            text = file.read(4096)
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None  # PermissionError: /proc mounted with hidepid
-    return _parse_stat(text) if text else None
+    ticks = sum(map(int, fields[11:15]))
+    return _Stat(int(fields[1]), int(fields[19]), ticks, fields[0]) if fields else None
 
 
 def identify(pid: int, boot_id: str) -> ProcessId | None:
