@@ -40,7 +40,7 @@ from ..protocol.address import (
     is_administrators,
     jupyter_runtime_dir,
 )
-from ..protocol.batchjob import job_of, why_no_gpu
+from ..protocol.batchjob import came_along, job_of, why_no_gpu
 from ..protocol.holding import gpu_number
 from ..protocol.messages import FEATURES, Method
 from ..server.otherpythons import CLIENT_WHEEL, PATIENCE, has_hook, lacking, python_of
@@ -590,7 +590,7 @@ def cuda_visible_devices(environ: Mapping[str, str]) -> Check:
     value = environ.get("CUDA_VISIBLE_DEVICES")
     if value is None:
         return ok("CUDA_VISIBLE_DEVICES", "not set: a lease sets it")
-    if environ.get(names.LEASE):
+    if environ.get(names.LEASE) and not came_along(environ):
         return ok("CUDA_VISIBLE_DEVICES", f"set by lease {environ[names.LEASE]}")
     if job_of(environ):
         return ok("CUDA_VISIBLE_DEVICES", f"set to {value!r} by the batch system")

@@ -19,7 +19,7 @@ from ..console.node import NOT_SET_UP, PATIENCE
 from ..console.verb import COMMAND
 from ..protocol import names
 from ..protocol.address import find_socket
-from ..protocol.batchjob import set_here
+from ..protocol.batchjob import leave_behind, set_here
 from ..protocol.errors import Reason
 from ..protocol.messages import Method, Notification
 from ..protocol.said import plain
@@ -145,8 +145,11 @@ class Holding:
         visible, naming = self.grant.visible_devices, {}
         if self._by_index:
             visible, naming = self.grant.indices, {names.VISIBLE_DEVICES: "indices"}
+        # What came along from elsewhere must not pass for ours, as all does that we mark.
+        environ = {**self.environ}
+        leave_behind(environ)
         return {
-            **self.environ,
+            **environ,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": visible,
             **naming,

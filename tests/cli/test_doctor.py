@@ -428,6 +428,8 @@ def test_gpus_bound_by_something_else_are_noticed() -> None:
     assert checks.cuda_visible_devices({"CUDA_VISIBLE_DEVICES": "0"}).level is Level.WARNING
     in_job = {"CUDA_VISIBLE_DEVICES": "0", "PBS_JOBID": "7"}
     assert checks.cuda_visible_devices(in_job).level is Level.OK
+    submitted = {**leased, **in_job, "JUPYTER_GPUSHARE_SET_IN": "|"}  # in a notebook
+    assert "batch system" in checks.cuda_visible_devices(submitted).text
 
 
 def job(**more: str) -> list[Check]:

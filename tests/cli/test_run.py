@@ -132,6 +132,23 @@ def test_the_exit_code_is_the_commands(node: LiveNode, script: str, code: int) -
     assert node.cli("run", "sh", "-c", script).returncode == code
 
 
+def test_the_command_of_a_job_has_nothing_of_the_notebook_that_submitted_it(
+    node: LiveNode,
+) -> None:
+    """What `sbatch` handed on must not look as if this job had set it."""
+    came = {"JUPYTER_GPUSHARE_SET_IN": "|/none", "JUPYTER_GPUSHARE_KERNEL_ID": "theirs"}
+    done = subprocess.run(
+        [*CLI, "run", "env"],
+        env={**node.environ, **came, "PBS_JOBID": "8.pbs"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "theirs" not in done.stdout
+    assert "JUPYTER_GPUSHARE_SET_IN=PBS_JOBID=8.pbs|" in done.stdout
+
+
 def test_it_waits_for_a_command_though_a_thousand_files_are_open(node: LiveNode) -> None:
     """A launcher may leave its own open; `select` takes no descriptor over 1023."""
     launcher = (
