@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.policy_turns import CONFIG
-from support.policy_world import GIB, World, gpu, process, why_refused
+from support.policy_world import GIB, World, gpu, process, replayed, why_refused
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.table import Map, replace
@@ -17,9 +17,11 @@ from jupyter_gpushare.policy.say.effects import Signal
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
     Activity,
+    EnvironmentName,
     FlagKind,
     GpuReading,
     HolderAction,
+    LeaseId,
     ProcessReading,
     Quota,
     RefusalReason,
@@ -395,3 +397,14 @@ def test_where_a_second_process_is_measured_on_the_gpu_nobody_is_stopped_any_mor
     world.look(1.0)
     assert overran(world) == {HERS: True, HIS: False}
     assert not world.state.turns
+
+
+def test_an_heir_that_can_be_stopped_still_can_after_a_restart() -> None:
+    """What the one before it said of itself is over; what it says counts."""
+    world = World().start([gpu(0)], Quota(1, None))
+    world.request(ALICE, 1, Request(keeper=True, stops=True))
+    world.run(cmd.Attach(world.at, LeaseId(HERS), EnvironmentName(ALICE), process(2)))
+    world.die(1, seen=True)
+    assert not world.state.leases[HERS].request.stops
+    world.says(HERS, cmd.OfferStop, True)
+    assert replayed(world.state).leases[HERS].request.stops

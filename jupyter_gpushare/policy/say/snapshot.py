@@ -215,6 +215,8 @@ def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
     )
     if lease.inherited_at is not None:
         yield ev.LeaseInherited(lease.inherited_at, lease.id, lease.environment, lease.task.process)
+        if lease.request.stops:  # its heir has said so since
+            yield ev.StopOffered(lease.changed_at, lease.id, lease.environment, can=True)
     if parked and (was := lease.parked):
         yield ev.LeaseParked(
             lease.changed_at,
