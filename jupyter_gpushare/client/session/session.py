@@ -74,7 +74,9 @@ class _Waiting:
     def __init__(self, method: Method, params: Mapping[str, Any], again: bool) -> None:
         self.method, self.params, self.again = method, params, again
         self.sent_at = 0.0
-        self.done = threading.Event()
+        # Held until it is over. An event would be two more locks, made and taken for each call.
+        self.pending = threading.Lock()
+        self.pending.acquire()
         self.result: dict[str, Any] | None = None
         self.error: RemoteError | None = None
         self.failure: str | None = None
@@ -84,7 +86,12 @@ class _Waiting:
     def fail(self, why: str) -> None:
         """Nobody will answer it."""
         self.failure = why
-        self.done.set()
+        self.over()
+
+    def over(self) -> None:
+        """Whoever waits for it goes on."""
+        if self.pending.locked():
+            self.pending.release()
 
 
 class Greeting:
@@ -321,7 +328,7 @@ class Session:
         """
         waiting = _Waiting(method, params, again)
         self._begin(waiting)
-        if not waiting.done.wait(self._timeout):
+        if not waiting.pending.acquire(timeout=self._timeout):
             self._abandon(waiting)
             raise NodeUnavailable(
                 f"The GPU node manager did not answer within {self._timeout:g} s. "
@@ -378,8 +385,9 @@ class Session:
             # be served.
             self.tell_surely(Method.RELEASE, request_id=request_id)
 
-        told = (on_queued, on_waiting, wait_timeout, on_away)
-        return self._in_queue(request_id, waiting, left, *told)
+        return self._in_queue(
+            request_id, waiting, left, on_queued, on_waiting, wait_timeout, on_away
+        )
 
     def _in_queue(
         self,
@@ -413,7 +421,9 @@ class Session:
         started = asked_at = time.monotonic()
         shown: Mapping[str, Any] | None = None
         # A grant ends the wait by itself. In between a place in the queue is to be seen soon.
-        while not waiting.done.wait(0.05 if time.monotonic() - started < 0.5 else 0.25):
+        while not waiting.pending.acquire(
+            timeout=0.05 if time.monotonic() - started < 0.5 else 0.25
+        ):
             newest = waiting.news
             if newest is not None and newest is not shown:
                 shown = newest
@@ -466,8 +476,7 @@ class Session:
             if waiting.error is None:
                 self.tell_surely(Method.PARKED, lease=lease)
 
-        told = (on_queued, on_waiting, wait_timeout, on_away)
-        return self._in_queue(lease, waiting, left, *told)
+        return self._in_queue(lease, waiting, left, on_queued, on_waiting, wait_timeout, on_away)
 
     def hold(self, lease: str, secret: str) -> None:
         """Send signs of life for ``lease`` and attach to it again after a reconnect."""
@@ -483,8 +492,7 @@ class Session:
     def let_go(self, lease: str) -> None:
         """No more signs of life for ``lease``."""
         with self._lock:
-            known = (self._secrets, self._vouchers, self._activity, self._told_activity)
-            for what in known:
+            for what in (self._secrets, self._vouchers, self._activity, self._told_activity):
                 what.pop(lease, None)
 
     def give_back(self, lease: str, *, ends: bool) -> None:
@@ -560,8 +568,7 @@ class Session:
 
     def _outcome(self, waiting: _Waiting) -> dict[str, Any]:
         if waiting.error is not None:
-            error = waiting.error
-            raise error_for(error.reason, error.message, error.data)
+            raise error_for(waiting.error.reason, waiting.error.message, waiting.error.data)
         if waiting.result is None:
             raise NodeUnavailable(
                 _unreachable(self.path, ConnectionError(waiting.failure or "no answer")),
@@ -777,7 +784,7 @@ class Session:
     def _pull(self, wire: socket.socket) -> None:
         assert self._greeting is not None
         try:
-            data = wire.recv(262144)
+            data = wire.recv(65536)  # a larger buffer would be mapped and unmapped each time
         except BlockingIOError:
             return
         if not data:
@@ -806,7 +813,7 @@ class Session:
                 if isinstance(lease, str) and isinstance(secret, str):
                     self.hold(lease, secret)
             self._keep_voucher({**waiting.params, **message.result})
-        waiting.done.set()
+        waiting.over()
 
     def _keep_voucher(self, said: Mapping[str, Any]) -> None:
         """Keep a lease's newest voucher, which has its present state."""
