@@ -69,10 +69,8 @@ class _Process:
             return find_socket(os.environ) is not None
         return True
 
-    def _weakest(self) -> Settings:
-        from .words.settings import Settings
-
-        return Settings() if self._traits is None else self._traits()
+    def _weakest(self) -> Settings | None:
+        return None if self._traits is None else self._traits()
 
     def _forks(self) -> None:
         """The child may go on alone, as a program does that daemonises after its imports.

@@ -74,7 +74,7 @@ class Broker:
     def __init__(
         self,
         environ: MutableMapping[str, str],
-        traits: Callable[[], Settings] = Settings,
+        traits: Callable[[], Settings | None] = Settings,
         *,
         make_display: Callable[[], display.Display] = display.waiting_display,
         say: Callable[[str], None] = display.say,

@@ -294,7 +294,7 @@ class Getting:
             with deaf_to_interrupts():
                 grant = self._take(session, {**result, "of_quota": of_quota})
                 is_over = True
-                if shown.done(f"Granted: {grant.words}."):
+                if shown.shown_at is not None and shown.done(f"Granted: {grant.words}."):
                     self.announces = False
         except BaseException as error:
             if not is_over:

@@ -25,8 +25,11 @@ def code_of(environ: Mapping[str, str]) -> str | None:
     if app is None:
         script = str(getattr(sys.modules.get("__main__"), "__file__", None) or "")
         content = _read(script) if script else None
-        place = os.path.abspath(script).encode(errors="replace")
-        return None if content is None else _hash([place, content])
+        return (
+            None
+            if content is None
+            else _hash([os.path.abspath(script).encode(errors="replace"), content])
+        )
     path = notebook_path(app, environ) or ""
     cells = _saved_cells(path) or _running_cell(app)
     return _hash([path.encode(errors="replace"), *cells]) if cells else None

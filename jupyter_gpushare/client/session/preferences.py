@@ -11,12 +11,15 @@ from .task import SESSION_NAME
 
 
 class Preferences:
-    """The wishes of one process. ``traits`` gives the weakest settings, anew each time."""
+    """The wishes of one process.
+
+    ``traits`` gives the weakest settings, anew each time; ``None``: the defaults.
+    """
 
     def __init__(
         self,
         environ: Mapping[str, str],
-        traits: Callable[[], Settings],
+        traits: Callable[[], Settings | None],
         say: Callable[[str], None],
     ) -> None:
         self._environ = environ

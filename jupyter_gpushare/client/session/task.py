@@ -90,4 +90,4 @@ def _process() -> dict[str, Any]:
 def _clean(text: str, most: int) -> str:
     """The text as a message may carry it: printable Unicode, not too long."""
     plain = text.encode("utf-8", "replace").decode("utf-8")
-    return "".join(sign for sign in plain if sign.isprintable())[:most]
+    return "".join(filter(str.isprintable, plain))[:most]

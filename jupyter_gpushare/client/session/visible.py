@@ -93,8 +93,8 @@ class Visible:
 
     def _limit_threads(self, share: int | None) -> None:
         """With MPS a task's predicted share also bounds what it computes at once."""
-        if self._environ.get(THREADS) != self._threads:
-            return  # the user's
+        if (share is None and self._threads is None) or self._environ.get(THREADS) != self._threads:
+            return  # there is nothing to say, or the user has said it
         self._environ.pop(THREADS, None)
         self._threads = None
         where = self._environ.get(*_MPS)
@@ -141,7 +141,7 @@ def cuda_started(device: str = "/dev/nvidia-uvm") -> bool:
     is_initialized = getattr(getattr(torch, "cuda", None), "is_initialized", None)
     if is_initialized is not None and is_initialized():
         return True
-    if not os.path.exists(device):
+    if not os.access(device, os.F_OK):
         return False  # nobody can have it open, and to look at all files costs much
     return any(file == device for _number, file in open_files())
 

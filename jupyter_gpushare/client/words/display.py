@@ -134,7 +134,8 @@ class Display(ABC):
         self._refresh = refresh
         self._clock = clock
         self._begun = clock()
-        self._shown_at: float | None = None
+        #: When something was shown last.
+        self.shown_at: float | None = None
         self._last: object = None
 
     @abstractmethod
@@ -161,7 +162,7 @@ class Display(ABC):
 
     def done(self, text: str | None = None) -> bool:
         """End the wait; ``text`` says how. Returns whether anything was shown."""
-        if self._shown_at is None:
+        if self.shown_at is None:
             return False
         from ...figures import format_duration
 
@@ -172,12 +173,12 @@ class Display(ABC):
 
     def _is_due(self, content: object) -> bool:
         now = self._clock()
-        if self._shown_at is None:
+        if self.shown_at is None:
             due = now - self._begun >= _QUICK
         else:
-            due = content != self._last or now - self._shown_at >= self._refresh
+            due = content != self._last or now - self.shown_at >= self._refresh
         if due:
-            self._shown_at, self._last = now, content
+            self.shown_at, self._last = now, content
         return due
 
 
