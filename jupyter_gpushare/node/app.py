@@ -42,6 +42,7 @@ from traitlets.config.loader import KVArgParseConfigLoader
 from .._version import __version__
 from ..daemon.clock import Clock
 from ..daemon.membership import POOL_DIRECTORY, BadMembership, Membership
+from ..daemon.troubles import Trouble
 from ..ledger import place as ledgerplace
 from ..ledger.beside import UnsafeFile, check_directory, hub_people, key_beside, key_file
 from ..ledger.learned import Learned
@@ -74,7 +75,6 @@ from .configuration import Connections, Hub, Policy, Quotas, Rhythm
 from .debugging import recorder_to
 from .host import systemd
 from .host.processes import ProcessError, sees_others
-from .host.troubles import Trouble
 from .host.walls import Walls
 from .inventory import SYSTEM_PROGRAMS, open_inventory
 from .inventory.base import Inventory, InventoryError

@@ -39,6 +39,7 @@ from typing import Any, TypeVar
 from ..daemon.clock import Clock, bounds
 from ..daemon.fairness import FREE, Charges, RoundRobin
 from ..daemon.onethread import OneThread
+from ..daemon.troubles import Trouble
 from ..ledger.budget import LedgerBudget, excess
 from ..ledger.codec import from_record, size_of, to_record
 from ..ledger.ledger import Ledger, LedgerError, Reads, UsageRow, Use, Uses
@@ -68,7 +69,6 @@ from .host import walljumps
 from .host.observers import Observers
 from .host.outcome import Listener, Outcome
 from .host.processes import ProcessError, ProcessWatch, is_stopped
-from .host.troubles import Trouble
 from .host.walljumps import Instant
 from .host.walls import Walls, WallsDown
 from .inventory.base import Inventory, InventoryError, Sensors

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from ..daemon.hubapi import HubApi, HubUnreachable
+from ..daemon.troubles import Trouble
 from ..ledger.ledger import Ledger, LedgerError
 from ..policy.words.model import EnvironmentName
 from ..protocol.background import event_or_time
@@ -96,8 +98,8 @@ class HubQuotas:
         self._members: Mapping[EnvironmentName, tuple[str, ...]] = {}
         self._answered: float | None = None
         self._told: dict[str, str] = {}
-        self._unkept = ""  # why the last answer could not be kept
-        self._is_away = False
+        self._away = Trouble(log, time.monotonic, "JupyterHub's groups can be read again")
+        self._unkept = Trouble(log, time.monotonic, "Their quotas are kept again")
         self._now = asyncio.Event()
         self._then: list[Callable[[], object]] = []
 
@@ -106,7 +108,7 @@ class HubQuotas:
 
         ``None`` also if it never answered: no quota of the Hub is then in force.
         """
-        return self._answered if self._is_away else None
+        return self._answered if self._away.lasts else None
 
     def members(self) -> Mapping[EnvironmentName, tuple[str, ...]]:
         """The members of groups that have a quota, by the Hub. Empty before its first answer."""
@@ -132,7 +134,7 @@ class HubQuotas:
             await event_or_time(self._now, self._pause())
 
     def _pause(self) -> float:
-        return min(self._refresh, AWAY_REFRESH) if self._is_away else self._refresh
+        return min(self._refresh, AWAY_REFRESH) if self._away.lasts else self._refresh
 
     async def first(self, node: NodeSize) -> dict[str, Any]:
         """The quotas to begin with; those told last, while the Hub is away.
@@ -154,13 +156,9 @@ class HubQuotas:
         try:
             groups = await self._groups()
         except HubUnreachable as error:
-            if not self._is_away:
-                self._is_away = True
-                self._log.warning("JupyterHub's groups cannot be read: %s. Quotas stay.", error)
+            self._away.came(f"JupyterHub's groups cannot be read, and their quotas stay: {error}")
             return None
-        if self._is_away:
-            self._is_away = False
-            self._log.info("JupyterHub's groups can be read again")
+        self._away.is_over()
         told = told_by(groups, node, self._known)
         for name, why in told.wrong.items():
             if self._told.get(name) != why:
@@ -171,13 +169,8 @@ class HubQuotas:
         return told.quotas
 
     async def _keep(self, answer: dict[str, Any]) -> None:
-        why = ""
-        try:
+        with self._unkept.about(LedgerError, "The quotas of JupyterHub's groups could not be kept"):
             await self._in_ledger(lambda ledger: ledger.remember(KEPT, answer))
-        except LedgerError as error:
-            if (why := str(error)) != self._unkept:
-                self._log.error("The quotas of JupyterHub's groups could not be kept: %s", why)
-        self._unkept = why
 
     async def _recall(self, node: NodeSize) -> dict[str, Any]:
         """Take the Hub's answer from before this node manager started."""

@@ -311,7 +311,12 @@ async def test_they_are_applied_when_they_change_and_stay_while_the_hub_is_away(
         for _ in range(3):
             await quotas.look()
         assert len(applied) == 1
-        for told in ("cannot be read", "JupyterHub group 'students'"):
+        for told in (
+            "stay: it answered with HTTP 503",
+            "stay: it answered with HTTP 403",
+            "can be read again, after it failed 3 times",
+            "JupyterHub group 'students'",
+        ):
             assert caplog.text.count(told) == 1
         assert OWN not in caplog.text
         # So many that they come in pages.

@@ -31,8 +31,8 @@ import pytest
 from support.node import Puppet, needs_root, open_directory, until
 
 from jupyter_gpushare.daemon.loopback import is_loopback, maker_of, neighbours_of, network_of
+from jupyter_gpushare.daemon.troubles import Trouble
 from jupyter_gpushare.node.host.processes import identify
-from jupyter_gpushare.node.host.troubles import Trouble
 from jupyter_gpushare.node.people.identity import (
     IdentityRefused,
     Peer,

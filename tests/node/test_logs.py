@@ -22,10 +22,10 @@ from hypothesis import given, settings, strategies as st
 from support.clock import FakeClock
 from support.node import GIB, NodeClient, RemoteError, RunningNode, until
 
+from jupyter_gpushare.daemon.troubles import FIRST_PAUSE, LONGEST_PAUSE, MOST_KINDS, Trouble
 from jupyter_gpushare.ledger.codec import to_record
 from jupyter_gpushare.node.host.observers import Observers
 from jupyter_gpushare.node.host.outcome import Outcome
-from jupyter_gpushare.node.host.troubles import FIRST_PAUSE, LONGEST_PAUSE, MOST_KINDS, Trouble
 from jupyter_gpushare.node.views import logs
 from jupyter_gpushare.node.views.history import entry, telling
 from jupyter_gpushare.node.views.logs import (

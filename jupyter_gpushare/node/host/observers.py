@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec
 
-from .troubles import Trouble
+from ...daemon.troubles import Trouble
 
 P = ParamSpec("P")
 

@@ -32,10 +32,10 @@ from typing import Any, Final
 
 from ...daemon.fairness import Purse, Purses
 from ...daemon.hubapi import HubApi, HubAway, HubUnreachable
+from ...daemon.troubles import Trouble
 from ...policy.words.settings import Unit, setting
 from ...protocol.sockets import user_name
 from ..host.processes import container_of
-from ..host.troubles import Trouble
 from .hubmemory import HubMemory
 from .identity import Identity, IdentityRefused, Peer, Principal
 

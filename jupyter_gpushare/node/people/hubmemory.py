@@ -25,8 +25,8 @@ import msgspec
 
 from ...daemon import privatefile
 from ...daemon.fairness import RoundRobin
+from ...daemon.troubles import Trouble
 from ...protocol.privateplace import replace_private
-from ..host.troubles import Trouble
 from .identity import Principal
 
 #: Tokens in the file at most, in turn of those whose they are, and of one environment's; those

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from ...daemon.loopback import network_of
-from ..host.troubles import Trouble
+from ...daemon.troubles import Trouble
 from .osusers import person, user_entry
 
 BELIEVED: Final = 30.0

@@ -28,6 +28,7 @@ from functools import partial
 from statistics import median
 from typing import Any, Final
 
+from ...daemon.troubles import Trouble
 from ...ledger.learned import Learned
 from ...ledger.ledger import LedgerError
 from ...ledger.runs import IN_ALL, OF_CODE, OF_ENVIRONMENT, Run
@@ -49,7 +50,6 @@ from ...policy.words.promises import Expected
 from ...predict.estimates import Basis, Estimates
 from ...predict.records import Record
 from ..host.outcome import Outcome
-from ..host.troubles import Trouble
 from ..inventory.readings import Readings
 from ..manager import Manager
 from ..views.status import measured_by_lease

@@ -20,10 +20,10 @@ from typing import Any, Final, cast
 
 from ...daemon.fairness import Purse, Purses
 from ...daemon.loopback import Whose, whose
+from ...daemon.troubles import Trouble
 from ...protocol import secured
 from ...protocol.background import Background
 from ...protocol.listening import listening
-from ..host.troubles import Trouble
 from .admission import Admission, Places
 
 #: Handshakes at once. When there are more, the oldest of the network with most of them ends.

@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
 from ...daemon.fairness import Purses
+from ...daemon.troubles import Trouble
 from ...policy.words.model import ProcessId
 from ...policy.words.settings import Unit, setting
 from ...protocol import messages, secured, sockets
@@ -59,7 +60,6 @@ from ...protocol.framing import MAX_LINE, MAX_LINE_FROM_NODE, Encoded, encode
 from ...protocol.messages import CallId, Method, Notice
 from ...protocol.nodeside import Phase, ServerConnection
 from ..host.processes import container_of
-from ..host.troubles import Trouble
 from ..manager import DEAR
 from ..people.identity import Identity, IdentityRefused, Peer, Principal, elsewhere
 from ..people.osusers import SubordinateIds

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from ...figures import often
+from ..figures import often
 
 #: Seconds until a trouble that lasts is told again: each pause is twice the one before.
 FIRST_PAUSE: Final = 60.0
@@ -44,6 +44,11 @@ class Trouble:
         self._told: dict[str, _Told] = {}
         self._began = 0.0
         self._times = 0
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it failed when it was tried last."""
+        return bool(self._told)
 
     def came(self, sentence: str, *, with_story: bool = False) -> None:
         """It failed: ``sentence`` says how, in the same words each time.
