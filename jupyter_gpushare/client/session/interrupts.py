@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Final
 
-#: Python's own functions, without their wrappers: these look each handler up among the constants
-#: of :mod:`signal`, which takes ten times as long as all else here.
-_handler_of: Final = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
-_handle: Final = getattr(signal.signal, "__wrapped__", signal.signal)
+#: The functions below those of :mod:`signal`, where Python has them. Its own look each handler up
+#: among its constants, which takes several times as long as all else here.
+_plain: Final[Any] = sys.modules.get("_signal", signal)
 
 
 @contextlib.contextmanager
@@ -21,17 +21,17 @@ def deaf_to_interrupts() -> Iterator[None]:
 
     It then does what it would have done: the program may have a handler of its own, or ignore it.
     """
-    before = _handler_of(signal.SIGINT)
+    before = _plain.getsignal(signal.SIGINT)
     # A handler that is not Python's (`None`) could not be set again.
     if threading.current_thread() is not threading.main_thread() or before is None:
         yield
         return
     heard: list[tuple[int, FrameType | None]] = []
-    _handle(signal.SIGINT, lambda number, frame: heard.append((number, frame)))
+    _plain.signal(signal.SIGINT, lambda number, frame: heard.append((number, frame)))
     try:
         yield
     finally:
-        _handle(signal.SIGINT, before)
+        _plain.signal(signal.SIGINT, before)
         if heard:  # also where the body has failed
             _pass_on(before, *heard[-1])
 
