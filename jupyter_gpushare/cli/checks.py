@@ -19,13 +19,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
 from .. import __version__
 from .._boot import FRAMEWORKS
+from ..console.check import Check, Level, ok, problem, warning
 from ..console.node import NodeRefused, NodeSilent, connect
 from ..figures import counted
 from ..protocol import names, said
@@ -72,36 +71,6 @@ wrong = _validate_compatibility(name, ours["dependencies"], info["core_data"])
 print(json.dumps({"there": ours["version"], "disabled": [*info["disabled"]],
     "wrong": [[str(part) for part in one] for one in wrong]}))
 """
-
-
-class Level(Enum):
-    """The result of a check."""
-
-    OK = "ok"
-    WARNING = "warning"
-    PROBLEM = "problem"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One line of the report: ``text`` is what was seen, ``fix`` what to do about it."""
-
-    name: str
-    level: Level
-    text: str
-    fix: str | None = None
-
-
-def ok(name: str, text: str) -> Check:
-    return Check(name, Level.OK, text)
-
-
-def warning(name: str, text: str, fix: str | None = None) -> Check:
-    return Check(name, Level.WARNING, text, fix)
-
-
-def problem(name: str, text: str, fix: str) -> Check:
-    return Check(name, Level.PROBLEM, text, fix)
 
 
 # -- what is installed -----------------------------------------------------------------------

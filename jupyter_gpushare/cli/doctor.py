@@ -9,12 +9,12 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ..console.check import Check, Level, ok, warning
 from ..console.verb import Verb, flag, option, options
 from ..daemon.membership import POOL_DIRECTORY
 from ..figures import counted
 from ..protocol import names
 from . import checks, modelcaches
-from .checks import Check, Level, ok, warning
 from .jobchecks import batch_job
 from .poolchecks import membership
 

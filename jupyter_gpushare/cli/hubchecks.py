@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
+from ..console.check import Check, ok, problem, warning
 from ..console.node import Node, NodeRefused, NodeSilent
 from ..hub.configuration import SpawnerKind, spawner_kind, spawner_sections, value
 from ..hub.setup import NODE_SCOPES, only_looking
 from ..protocol import heldport, names
 from ..protocol.sockets import user_name
-from .checks import Check, ok, problem, warning
 
 #: The default places of JupyterHub's configuration; the first that exists counts.
 PLACES: Final = (

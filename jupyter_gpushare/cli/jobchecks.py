@@ -1,4 +1,4 @@
-"""The checks of ``jupyter gpushare doctor`` in a job of a batch system."""
+"""What ``jupyter gpushare status`` and ``doctor`` say in a job of a batch system."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
+from ..console.check import Check, ok, problem, warning
 from ..figures import format_duration
 from ..protocol import names
 from ..protocol.address import configured_socket
 from ..protocol.batchjob import VISIBLE, described, has_too_many
-from ..server.otherpythons import PATIENCE
-from .checks import Check, ok, problem, warning
 
+#: Seconds for `squeue` to answer.
+_PATIENCE: Final = 30.0
 #: Seconds before the end of a job in which its people are warned.
 SOON: Final = 600.0
 
@@ -26,17 +27,16 @@ def batch_job(environ: Mapping[str, str]) -> Iterator[Check]:
     if not job:
         return
     ends = _end_of_job(environ)
-    left = None if ends is None else ends - time.time()
     gpus = environ.get(VISIBLE) or "none that are known here"
     text = f"{job}; GPUs: {gpus}"
-    if ends is None or left is None:
+    if ends is None:
         yield ok(name, f"{text}; nobody says until when")
     else:
+        left = ends - time.time()
         until = datetime.fromtimestamp(ends).strftime("%Y-%m-%d %H:%M:%S")
-        is_soon = left < SOON
         text = f"{text}; until {until} ({format_duration(max(0.0, left))} left)"
         fix = "Save your work now: all that runs in the job ends then."
-        yield warning(name, text, fix) if is_soon else ok(name, text)
+        yield warning(name, text, fix) if left < SOON else ok(name, text)
     if has_too_many(environ):
         given = environ["SLURM_GPUS_ON_NODE"]
         yield problem(
@@ -58,7 +58,7 @@ def _end_of_job(environ: Mapping[str, str]) -> float | None:
         return None
     asks = ["squeue", "--noheader", "--format=%e", f"--jobs={job}"]
     try:
-        done = subprocess.run(asks, capture_output=True, text=True, timeout=PATIENCE, check=True)
+        done = subprocess.run(asks, capture_output=True, text=True, timeout=_PATIENCE, check=True)
         return datetime.fromisoformat(done.stdout.strip()).timestamp()
     except (OSError, ValueError, subprocess.SubprocessError):
         return None

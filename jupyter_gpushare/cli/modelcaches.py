@@ -18,8 +18,9 @@ import time
 from collections.abc import Iterable
 from typing import Any, Final
 
+from ..console.check import Check, ok, warning
 from ..figures import format_size
-from .checks import Check, ok, told_by, warning
+from .checks import told_by
 
 #: Where files are in a home, if no variable says otherwise.
 PLACES: Final = (

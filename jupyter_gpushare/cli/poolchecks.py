@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from ..console.check import Check, ok, problem, warning
 from ..daemon.membership import BadMembership, Membership
-from .checks import Check, ok, problem, warning
 
 _AGAIN: Final = (
     "At the pool make a token with `jupyter gpushare pool token HOST`; here say, as the node"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 
 from ..console.node import connect, whole_status
 from ..console.verb import Verb
+from .jobchecks import batch_job
 
 
 class StatusApp(Verb):
@@ -21,10 +21,6 @@ class StatusApp(Verb):
         with connect() as node:
             status = whole_status(node)
         told = [show_status(status).text]
-        # The checks come with the server's part of the package; a kernel's environment has none.
-        with contextlib.suppress(ModuleNotFoundError):
-            from .jobchecks import batch_job
-
-            for check in batch_job(os.environ):
-                told += ["", f"{check.text}. {check.fix}" if check.fix else f"{check.text}."]
+        for check in batch_job(os.environ):
+            told += ["", f"{check.text}. {check.fix}" if check.fix else f"{check.text}."]
         return self.say(status, "\n".join(told))

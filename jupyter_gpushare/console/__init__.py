@@ -1,4 +1,5 @@
-"""What a command in a terminal is made of: options and exit codes, and a line to a node manager.
+"""What a command in a terminal is made of: options, exit codes, a line to a node manager, and
+what a check has found.
 
 The verbs themselves are in :mod:`..cli` and in the rooms that work for them. Standard library only.
 """

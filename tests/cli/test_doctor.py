@@ -22,9 +22,9 @@ from support.scripted_node import ScriptedNode, Visitor
 
 import jupyter_gpushare
 from jupyter_gpushare.cli import checks
-from jupyter_gpushare.cli.checks import Check, Level
 from jupyter_gpushare.cli.doctor import as_text, examine
 from jupyter_gpushare.cli.jobchecks import batch_job
+from jupyter_gpushare.console.check import Check, Level
 from jupyter_gpushare.protocol.address import SYSTEM_SOCKET, Found
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.server.otherpythons import client_source

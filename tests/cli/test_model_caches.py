@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.cli.checks import Level
 from jupyter_gpushare.cli.modelcaches import WORTH, judge, look
+from jupyter_gpushare.console.check import Level
 
 #: A model's weights in the caches of Hugging Face (twice, by its old and its new layout), Ollama
 #: and torch hub.

@@ -25,7 +25,7 @@ from tornado.web import Application, RequestHandler
 from traitlets.config import Config
 
 from jupyter_gpushare.cli import hubchecks
-from jupyter_gpushare.cli.checks import Level
+from jupyter_gpushare.console.check import Level
 from jupyter_gpushare.hub import setup
 from jupyter_gpushare.node.app import NodeManagerApp
 from jupyter_gpushare.pool import pki

@@ -12,7 +12,7 @@ import pytest
 from traitlets.config import Config
 
 from jupyter_gpushare.cli import hubchecks
-from jupyter_gpushare.cli.checks import Level
+from jupyter_gpushare.console.check import Level
 
 DOCS = Path(__file__).parents[2] / "docs" / "deploy"
 RECIPE = re.compile(r"<!-- recipe -->\n( *)```python\n(.*?)\n *```", re.DOTALL)

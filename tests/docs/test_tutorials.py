@@ -14,7 +14,7 @@ from support.node import GIB, NodeClient, RunningNode, token_file, until
 from traitlets.config import Config
 
 from jupyter_gpushare.cli import hubchecks
-from jupyter_gpushare.cli.checks import Level
+from jupyter_gpushare.console.check import Level
 from jupyter_gpushare.protocol.messages import Method
 
 TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"

@@ -349,8 +349,9 @@ def test_every_module_loads_with_the_standard_library_alone(light: Environment) 
 def test_its_commands_work_beside_a_node_manager(light: Environment, tmp_path: Path) -> None:
     script = light.root / "bin" / "jupyter-gpushare"
     with LiveNode(tmp_path) as node:
-        told = run(script, "status", **node.environ)
+        told = run(script, "status", **node.environ, PBS_JOBID="8.pbs")
         assert "These GPUs are simulated" in told
+        assert "PBS_JOBID=8.pbs; GPUs: none that are known here; nobody says until when." in told
         shown = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
         assert run(script, "run", "--", *shown, **node.environ).startswith("GPU-")
         lone = run(script, "request", **{**node.environ, "SHELL": "/usr/bin/env"})

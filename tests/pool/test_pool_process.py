@@ -18,7 +18,7 @@ from support.pool import join
 from support.runningpool import PoolHost, RunningPool
 
 from jupyter_gpushare.cli import poolchecks
-from jupyter_gpushare.cli.checks import Level
+from jupyter_gpushare.console.check import Level
 from jupyter_gpushare.pool.pki import Authority
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
