@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Final
 
@@ -15,25 +13,28 @@ from typing import Any, Final
 _plain: Final[Any] = sys.modules.get("_signal", signal)
 
 
-@contextlib.contextmanager
-def deaf_to_interrupts() -> Iterator[None]:
+class deaf_to_interrupts:
     """Ctrl-C waits until the end: what is half done is no use to anybody.
 
     It then does what it would have done: the program may have a handler of its own, or ignore it.
     """
-    before = _plain.getsignal(signal.SIGINT)
-    # A handler that is not Python's (`None`) could not be set again.
-    if threading.current_thread() is not threading.main_thread() or before is None:
-        yield
-        return
-    heard: list[tuple[int, FrameType | None]] = []
-    _plain.signal(signal.SIGINT, lambda number, frame: heard.append((number, frame)))
-    try:
-        yield
-    finally:
-        _plain.signal(signal.SIGINT, before)
-        if heard:  # also where the body has failed
-            _pass_on(before, *heard[-1])
+
+    def __enter__(self) -> None:
+        self._heard: list[tuple[int, FrameType | None]] = []
+        is_main = threading.current_thread() is threading.main_thread()
+        self._before = _plain.getsignal(signal.SIGINT) if is_main else None
+        # A handler that is not Python's (`None`) could not be set again.
+        if self._before is not None:
+            _plain.signal(signal.SIGINT, self._hear)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        self._heard.append((number, frame))
+
+    def __exit__(self, *_failed: object) -> None:
+        if self._before is not None:
+            _plain.signal(signal.SIGINT, self._before)
+            if self._heard:  # also where the body has failed
+                _pass_on(self._before, *self._heard[-1])
 
 
 def _pass_on(handler: Any, number: int, frame: FrameType | None) -> None:

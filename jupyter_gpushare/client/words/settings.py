@@ -177,12 +177,12 @@ def _parser(bounds: tuple[Any, ...], weaker: Any) -> Callable[[Any], Any]:
     """The parser of a setting of `names.SETTINGS`, loaded only if there is something to read."""
 
     def parse(text: Any) -> Any:
-        from ...protocol.times import parse_duration
-
         if isinstance(weaker, bool):
             return parse_switch(text)
         if isinstance(weaker, Enum):
             return type(weaker)(parse_word(text, bounds))
+        from ...protocol.times import parse_duration
+
         return parse_duration(text, *bounds)
 
     return parse
