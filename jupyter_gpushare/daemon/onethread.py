@@ -28,14 +28,17 @@ class OneThread:
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._is_closed = False
 
-    def do(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """What ``call`` gives or raises. It is not called if this is cancelled before its turn.
+    def do(
+        self, call: Callable[[], T], future: asyncio.Future[T] | None = None
+    ) -> asyncio.Future[T]:
+        """What ``call`` gives or raises, in ``future`` if there is one already.
 
-        Raises :class:`RuntimeError` after :meth:`close`.
+        It is not called if that is cancelled before its turn. Raises :class:`RuntimeError` after
+        :meth:`close`.
         """
         if self._is_closed:
             raise RuntimeError(f"{self._thread.name} does no more, for what it serves has ended.")
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        future = future or asyncio.get_running_loop().create_future()
         if not self._thread.is_alive():
             self._thread.start()
         self._asked.put((future, call))  # last: the thread can do nothing before we wait

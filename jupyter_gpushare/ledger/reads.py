@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from ..daemon.fairness import FREE, Charges, RoundRobin
@@ -24,6 +25,7 @@ class _Asked:
     owner: Hashable
     work: Callable[[Reads], Any]
     answer: asyncio.Future[Any]
+    busy: float = 0.0  # seconds that the thread computed
 
 
 class LedgerReads:
@@ -61,27 +63,18 @@ class LedgerReads:
             return
         self._is_reading = True
         asked = self._waiting.pop()
-        busy = 0.0
 
         def read() -> Any:
-            nonlocal busy
             begun = time.thread_time()
             try:
                 return asked.work(self._reader)
             finally:
-                busy = time.thread_time() - begun
+                asked.busy = time.thread_time() - begun
 
-        reading = self._thread.do(read)
-        reading.add_done_callback(lambda done: self._read(asked, busy, done))
+        self._thread.do(read, asked.answer).add_done_callback(partial(self._read, asked))
 
-    def _read(self, asked: _Asked, busy: float, done: asyncio.Future[Any]) -> None:
+    def _read(self, asked: _Asked, done: asyncio.Future[Any]) -> None:
         self._is_reading = False
-        self._charges.took(asked.owner, busy)
-        if done.cancelled():
-            asked.answer.cancel()
-        elif (error := done.exception()) is not None:
-            asked.answer.set_exception(error)
-            asked.answer.exception()  # the caller may be gone
-        elif not asked.answer.cancelled():
-            asked.answer.set_result(done.result())
+        self._charges.took(asked.owner, asked.busy)
+        done.exception()  # the caller may be gone
         self._next()

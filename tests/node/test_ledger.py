@@ -5,6 +5,7 @@ On real disks, with one writer.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import sqlite3
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -602,3 +604,29 @@ async def test_the_processor_is_charged_and_not_a_slow_disk(tmp_path: Path) -> N
     assert (waited[0], worked[0]) == ("alice", "bob")
     assert waited[1] < 0.1
     assert worked[1] > 0.001
+
+
+async def test_who_gives_up_waiting_is_charged_for_what_was_begun(tmp_path: Path) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+    told: list[object] = []
+
+    def fails(ledger: Reads) -> None:
+        begun.set()
+        goes_on.wait(60)
+        raise ValueError
+
+    with closing(Ledger.open(tmp_path / "ledger.sqlite", history=1e9, wall=1.7e9)) as ledger:
+        reads = LedgerReads(ledger)
+        reads._charges = SimpleNamespace(  # type: ignore[assignment]
+            took=lambda owner, _busy: told.append(owner)
+        )
+        given_up = asyncio.create_task(reads.ask("alice", fails))
+        await asyncio.to_thread(begun.wait, 60)
+        next_one = asyncio.create_task(reads.ask("bob", lambda ledger: 7))
+        given_up.cancel()
+        await asyncio.wait({given_up})
+        assert told == [], "the thread still reads for alice"
+        goes_on.set()
+        assert await next_one == 7
+        await reads.close()
+    assert told == ["alice", "bob"]
