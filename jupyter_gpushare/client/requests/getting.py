@@ -181,8 +181,7 @@ class Getting:
     def request(self, wanted: Ask, wait: bool = True, wait_timeout: float | None = None) -> Grant:
         """What is held already, if it is what is asked; else another lease for it."""
         had = self._own.had
-        same_parts = wanted.parts in ({}, self._parts)
-        if had is not None and same_parts and _is_what_is_asked(had, wanted):
+        if had is not None and wanted.parts in ({}, self._parts) and _is_what_is_asked(had, wanted):
             away = self._own.grant is None or self._memory.holds
             return self.resume(wait, wait_timeout) if away else had
         self._memory.must_be_whole()
