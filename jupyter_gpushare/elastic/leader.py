@@ -21,7 +21,7 @@ from ..jobs.hostside import Ended, Lost, Reported
 from . import core
 from .core import Phase
 from .meeting import Meeting, Word
-from .records import Records
+from .records import Follower, Records
 
 #: Seconds between two questions for idle cards; after cards that could not be had, so many times
 #: as long at most.
@@ -38,7 +38,7 @@ class Leader:
     def __init__(self, name: str) -> None:
         self._records = Records(name)
         self._plan = self._records.plan()
-        self._follower = self._records.follow()
+        self._follower = Follower(self._records)
         self._meeting = Meeting.make()
         self._team = core.Team(self._plan.min_gpus, self._plan.max_gpus)
         # What is trained may be large, and a worker reads it from the records by itself.

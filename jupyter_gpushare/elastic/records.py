@@ -93,13 +93,9 @@ class Records(Stored):
         finally:
             os.close(held)
 
-    def follow(self) -> Follower:
-        """Reads what happened, from the beginning."""
-        return Follower(self)
-
 
 class Follower:
-    """Reads events as they come. ``status`` is what they come to."""
+    """Reads events from the beginning, and as they come. ``status`` is what they come to."""
 
     def __init__(self, records: Records) -> None:
         self._path = records.at("{}/events")

@@ -22,7 +22,7 @@ from ..jobs.sweeps import pickled
 from ..protocol.sizes import Memory
 from . import checkpoints, show
 from .core import Phase, Status
-from .records import ElasticError, Plan, Records
+from .records import ElasticError, Follower, Plan, Records
 
 #: How many leaders a job has, one after the other, until it fails.
 MOST_LEADERS: Final = 4
@@ -40,7 +40,7 @@ class Job(Running):
         self.name = records.name
         self._stopping = False
         self._lock = threading.Lock()
-        self._follower = records.follow()
+        self._follower = Follower(records)
         self._leader = self._started(records.lock())
         threading.Thread(target=self._follow, name="gpushare-elastic", daemon=True).start()
 
@@ -68,7 +68,7 @@ class Job(Running):
     def result(self) -> Any:
         """What ``train`` returned on rank 0, where it is numbers, texts, or dicts or lists of them;
         ``None`` if there is nothing, or not yet."""
-        found = [event for event in self._records.follow().news() if event["event"] == "result"]
+        found = [event for event in Follower(self._records).news() if event["event"] == "result"]
         return found[-1]["value"] if found else None
 
     def checkpoint(self) -> Path | None:

@@ -9,7 +9,7 @@ from typing import Any
 from ..console.verb import COMMAND, Refused, UsageError, WithCommand, number, option
 from ..jobs.jobverb import JobVerb
 from .core import Phase
-from .records import Records
+from .records import Follower, Records
 from .running import Job, begun, load
 
 #: What may stand before the script: a worker runs the script in a Python of its own anyway.
@@ -50,7 +50,7 @@ class ElasticApp(WithCommand, JobVerb):
     max_gpus = option(8, "It takes so many at most. Default: 8.", number(1, 1024))
 
     def row(self, records: Records) -> dict[str, Any]:
-        status = records.follow().read()
+        status = Follower(records).read()
         # Whoever led it may have died without a word.
         state = status.phase.value if status.is_over or records.is_run() else "stopped"
         return {"name": status.name, "state": state, "step": status.step, "epoch": status.epoch}

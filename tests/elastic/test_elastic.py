@@ -27,7 +27,7 @@ from jupyter_gpushare import elastic
 from jupyter_gpushare.elastic import checkpoints, member, training
 from jupyter_gpushare.elastic.leader import Leader
 from jupyter_gpushare.elastic.meeting import Meeting, Word
-from jupyter_gpushare.elastic.records import Plan, Records
+from jupyter_gpushare.elastic.records import Follower, Plan, Records
 from jupyter_gpushare.elastic.running import MOST_LEADERS
 from jupyter_gpushare.elastic.verb import ElasticApp
 from jupyter_gpushare.jobs import hostside
@@ -122,7 +122,7 @@ def sizes(job: elastic.Job) -> list[int]:
 
 def pid_of(job: elastic.Job, rank: int) -> int:
     """The worker's process."""
-    said = [e for e in Records(job.name).follow().news() if e["event"] == "trains"]
+    said = [e for e in Follower(Records(job.name)).news() if e["event"] == "trains"]
     return [int(e["pid"]) for e in said if e["rank"] == rank][-1]
 
 
@@ -286,7 +286,7 @@ def test_a_training_that_raises_says_so_in_the_job_s_records(
     records = Records.make(Plan(Job("fails", pickle.dumps((divide, None))), 1, 1))
     with pytest.raises(Ended, match=str(training.AGAIN)):
         training.main("fails")
-    (fault,) = records.follow().news()
+    (fault,) = Follower(records).news()
     assert (fault["event"], fault["rank"]) == ("fault", 0)
     assert "ZeroDivisionError" in fault["text"]
     assert "ZeroDivisionError" in capsys.readouterr().err
@@ -306,7 +306,7 @@ def test_a_leader_whose_job_ends_starts_nobody_more_and_blames_nobody_whom_it_en
     leader._told(hostside.Ended(1, 1, End.HOST_FAULT, error="The worker was killed by SIGKILL."))
     leader._meeting.remove()
     assert len(started) == 1
-    assert not [event for event in Records("ends").follow().news() if event["event"] == "said"]
+    assert not [event for event in Follower(Records("ends")).news() if event["event"] == "said"]
 
 
 def test_each_reason_for_which_a_job_waits_is_told_once(
@@ -318,7 +318,7 @@ def test_each_reason_for_which_a_job_waits_is_told_once(
     for event in (Idle("", ()), Idle("", ()), Silent("", "Nobody answers."), Idle("", ())):
         leader._told(event)
     leader._meeting.remove()
-    events = Records("waits").follow().news()
+    events = Follower(Records("waits")).news()
     reasons = [event["reason"] for event in events if event["event"] == "waits"]
     idle = "No GPU is idle, or your quota allows no more."
     assert reasons == [idle, "Nobody answers.", idle]

@@ -273,9 +273,9 @@ def _steps(place: House, job: Any) -> float:
 
 def _last(name: str, event: str) -> dict[str, Any]:
     """The newest event of this kind in a job's record."""
-    from jupyter_gpushare.elastic.records import Records
+    from jupyter_gpushare.elastic.records import Follower, Records
 
-    return [one for one in Records(name).follow().news() if one["event"] == event][-1]
+    return [one for one in Follower(Records(name)).news() if one["event"] == event][-1]
 
 
 def _told(bench: Bench, job: Any) -> None:

@@ -21,7 +21,7 @@ from support.livenode import in_process
 from jupyter_gpushare import elastic
 from jupyter_gpushare.client.errors import GpuShareError
 from jupyter_gpushare.elastic import records as jobs
-from jupyter_gpushare.elastic.records import Plan, Records
+from jupyter_gpushare.elastic.records import Follower, Plan, Records
 from jupyter_gpushare.jobs import records as sweeps
 from jupyter_gpushare.jobs.core import Phase, Pick
 from jupyter_gpushare.jobs.hostside import Job
@@ -246,7 +246,7 @@ def test_an_elastic_job_of_the_first_release() -> None:
     train, command = records.plan().job.train, ("/home/train.py", "--lr")
     work = Job("digits", train, 1, parse_memory("8GiB..20GiB"), "/home", ())
     assert records.plan() == Plan(work, 1, 4, command)
-    status = records.follow().read()
+    status = Follower(records).read()
     assert (status.phase, status.reason) == (elastic.Phase.STOPPED, "It was stopped.")
     assert (status.step, status.epoch, status.losses) == (9, 1, ((9, 3.0, 0.25),))
     assert said("elastic", "--list")["jobs"] == [
