@@ -85,13 +85,11 @@ class Placed:
                 await done
         try:
             first, *_ = await choose_host(spawner, self._socket)
+            spawner.log.info("jupyter_gpushare: server of %s: %s", spawner.user.name, first)
         except PoolAway as away:
             spawner.log.warning("jupyter_gpushare: %s: the spawner chooses the host itself", away)
             # Takes back what an earlier start said, which may be full or away by now.
-            spawner.pool_host = ""
-            self._place(spawner, "")
-            return
-        spawner.log.info("jupyter_gpushare: server of %s: %s", spawner.user.name, first)
+            first = Choice("")
         spawner.pool_host = first.host
         self._place(spawner, first.at)
 
