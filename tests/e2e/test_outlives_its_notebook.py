@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from support.nvml import NvmlWorld
 from support.nvml_fixtures import node_on, nvml_stub, nvml_world
 
 from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.processes import start_time
 
 __all__ = ["nvml_stub", "nvml_world"]
 
@@ -34,6 +35,11 @@ def node(nvml_world: NvmlWorld, tmp_path: Path) -> Iterator[RunningNode]:
     (tmp_path / "modules" / "caffe.py").touch()
     with node_on(nvml_world, tmp_path, CONFIG, "alice", "root") as (running, _gpus):
         yield running
+
+
+def kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def leases(root: NodeClient) -> list[dict[str, Any]]:
@@ -56,20 +62,27 @@ def test_a_program_that_never_asked_is_no_squatter(
         ) as alice:
             alice.ok("import caffe")
             (lease,) = leases(root)
-            started = tmp_path / "started"
-            # What `nohup` does, too, but perhaps after the terminal has gone.
-            alice.ok(f"!trap '' HUP; sleep 600 > /dev/null 2>&1 & echo $! > {started}")
-            until(lambda: started.exists() and started.read_text(), "it has started")
-            program = int(started.read_text())
-            after.callback(os.kill, program, signal.SIGKILL)
-            nvml_world.add_process(gpu, program, 8 * GIB)
-            after.callback(nvml_world.remove_process, gpu, program)
+
+            def begins(name: str, size: int, *, job: str = "") -> int:
+                started = tmp_path / name
+                # What `nohup` does, too, but perhaps after the terminal has gone.
+                alice.ok(f"!trap '' HUP; {job} sleep 600 > /dev/null 2>&1 & echo $! > {started}")
+                until(lambda: started.exists() and started.read_text(), "it has started")
+                pid = int(started.read_text())
+                after.callback(kill, pid)
+                nvml_world.add_process(gpu, pid, size)
+                after.callback(nvml_world.remove_process, gpu, pid)
+                return pid
 
             def is_counted() -> bool:
                 (now,) = leases(root)
                 return bool(now["gpus"][0]["measured"] == 8 * GIB)
 
+            program = begins("program", 8 * GIB)
             until(is_counted, "what it uses is measured as the lease's")
+            submitted = begins("job", GIB, job="SLURM_JOB_ID=8")
+            until(lambda: start_time(submitted) is None, "a job has no part in it")
+            assert is_counted()
         until(lambda: leases(root)[0]["pid"] == program, "it goes on with the lease")
         age = leases(root)[0]["age"]
         until(lambda: leases(root)[0]["age"] > age + 2.5, "longer than the audit waits")

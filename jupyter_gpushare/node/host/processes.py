@@ -111,22 +111,18 @@ def lineage(pid: int, boot_id: str) -> tuple[ProcessId, ...]:
     return tuple(chain)
 
 
-def started_with(process: ProcessId, *names: str) -> tuple[str, ...] | None:
-    """The values that a process was started with of these environment variables.
-
-    ``None`` if one of them was not set, they cannot be read, or the process has ended.
-    """
+def started_with(process: ProcessId) -> Mapping[str, str]:
+    """What a process was started with; empty if that cannot be read, or it has ended."""
     try:
         with open(f"/proc/{process.pid}/environ", "rb") as file:
             entries = file.read(_LONGEST_ENVIRON).decode("utf-8", "replace").split("\0")
     except OSError:
-        return None
+        return {}
     # Compared after the reading: if the process is still this one, what was read is its own.
     stat = _read_stat(process.pid)
     if stat is None or stat.start_time != process.start_time:
-        return None
-    found = dict(entry.partition("=")[::2] for entry in entries)
-    return tuple(found[name] for name in names) if found.keys() >= set(names) else None
+        return {}
+    return dict(entry.partition("=")[::2] for entry in entries if entry)
 
 
 def vitals(tasks: Sequence[Iterable[ProcessId]]) -> Sequence[Vitals | None]:

@@ -51,6 +51,7 @@ from ...policy.words.model import (
 from ...policy.words.turns import TurnPhase
 from ...protocol import documents as doc, names
 from ...protocol.background import Background, event_or_time
+from ...protocol.batchjob import came_along
 from ...protocol.calls import Call
 from ...protocol.errors import Reason
 from ...protocol.messages import FEATURES, PAGES, PROTOCOL, CallId, Method, Notice
@@ -606,13 +607,15 @@ class Service:
     def _may_be_member(self, process: ProcessId, state: State) -> None:
         """A process on a GPU that has no lease may have been started by a task that has one.
 
-        Its parents may have ended, so only its environment tells: the secret of that lease.
+        Its parents may have ended, so only its environment tells: the secret of that lease. A batch
+        system hands that secret to the jobs which the task submits, and they are no part of it.
         """
-        lease, secret = started_with(process, names.LEASE, names.SECRET) or ("", "")
+        environ = started_with(process)
+        lease, secret = environ.get(names.LEASE, ""), environ.get(names.SECRET, "")
         known = state.leases.get(LeaseId(lease))
         if known is None or not translate.knows_secret(self._key, lease, secret):
             return
-        if known.phase is LeasePhase.HELD:
+        if known.phase is LeasePhase.HELD and not came_along(environ):
             at, who = self._manager.clock.boot(), known.environment
             self._manager.ask(cmd.Attach(at, known.id, who, process), owner=who)
 
