@@ -58,7 +58,7 @@ def leave_behind(environ: MutableMapping[str, str]) -> None:
     """Take what came along out of this process's environment."""
     if came_along(environ):
         anothers = (names.SOCKET,) if has_anothers_socket(environ) else ()
-        for name in (*anothers, *names.PASSED_ON):
+        for name in (*anothers, *names.PASSED_ON, *names.OF_KERNEL):
             environ.pop(name, None)
 
 

@@ -45,6 +45,8 @@ KERNEL_HOST: Final = "JUPYTER_GPUSHARE_KERNEL_HOST"
 POOL_URL: Final = "JUPYTER_GPUSHARE_POOL_URL"
 STARTED_FROM: Final = "JUPYTER_GPUSHARE_STARTED_FROM"
 
+#: Jupyter's, for kernels and all that they start.
+OF_KERNEL: Final = ("JPY_PARENT_PID", "JPY_SESSION_NAME")
 #: What is set for the processes below one, and means nothing in another job of a batch system.
 PASSED_ON: Final = (LEASE, SECRET, RUN, RESTARTS, KERNEL_ID, NOTEBOOK, NOTEBOOK_SOCKET, SET_IN)
 

@@ -109,6 +109,8 @@ IN_KERNEL = "JPY_PARENT_PID=1 setsid -w bash -c"
         ("setsid -w $PYTHON", "batch"),
         (f"{IN_KERNEL} '$PYTHON; true'", "interactive"),
         (f"{IN_KERNEL} 'nohup $PYTHON; true'", "batch"),
+        # A batch system hands a notebook's environment on to the job that is submitted there.
+        (f"SLURM_JOB_ID=8 JUPYTER_GPUSHARE_SET_IN='|' {IN_KERNEL} '$PYTHON; true'", "batch"),
         # A server that was started so passes it on.
         (f"trap '' HUP; {IN_KERNEL} '$PYTHON; true'", "interactive"),
     ],

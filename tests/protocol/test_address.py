@@ -276,10 +276,10 @@ def test_a_job_with_gpus_of_its_own_does_not_use_the_node_manager_of_who_submitt
     notebook["JUPYTER_GPUSHARE_SET_IN"] = set_here(notebook, SOCKET)
     assert configured_socket(notebook | more) == used
     assert came_along(notebook | more) == bool(more)
-    environ = notebook | more | {"JUPYTER_GPUSHARE_LEASE": "l", "JUPYTER_GPUSHARE_RUN": "1"}
+    environ = notebook | more | {"JUPYTER_GPUSHARE_LEASE": "l", "JPY_SESSION_NAME": "a.ipynb"}
     leave_behind(environ)
     assert environ.get("JUPYTER_GPUSHARE_SOCKET") == used
-    left = {"JUPYTER_GPUSHARE_LEASE", "JUPYTER_GPUSHARE_RUN", "JUPYTER_GPUSHARE_SET_IN"}
+    left = {"JUPYTER_GPUSHARE_LEASE", "JPY_SESSION_NAME", "JUPYTER_GPUSHARE_SET_IN"}
     assert left & set(environ) == (set() if more else left)
 
 

@@ -12,9 +12,11 @@ from contextlib import suppress
 from functools import cache
 from typing import Final
 
+from ...protocol import names
+from ...protocol.batchjob import came_along
 from ...protocol.processes import parent_of, status_of
 from ..words.classes import Origin
-from .task import SESSION_NAME, running_kernel
+from .task import running_kernel
 
 #: Programs that run notebooks for nobody to watch, as commands and as modules (``-m``).
 RUNNERS: Final = (
@@ -25,17 +27,17 @@ RUNNERS: Final = (
     "nbconvert",
     "nbclient",
 )
-#: The variables that a Jupyter server sets for its kernels, and that their children inherit.
-_OF_KERNEL: Final = ("JPY_PARENT_PID", SESSION_NAME)
 _MOST_ANCESTORS: Final = 64
 
 
 def origin(environ: Mapping[str, str]) -> Origin:
     """The facts about this process."""
     is_kernel = running_kernel() is not None
+    # A job that is submitted in a kernel has its variables, too, and nobody waits for the job.
+    is_theirs = not is_kernel and not came_along(environ)
     return Origin(
         kernel=is_kernel,
-        of_kernel=not is_kernel and any(name in environ for name in _OF_KERNEL),
+        of_kernel=is_theirs and any(name in environ for name in names.OF_KERNEL),
         foreground=_is_in_foreground(),
         nohup=_survives_its_terminal(),
         runner=_runner_above(os.getppid()),
