@@ -58,7 +58,7 @@ class NotJoined(Exception):
 
 
 class PoolAway(NotJoined):
-    """Nobody answers there: the token is as good as before."""
+    """Nobody answered. The token may be used up all the same, if the answer was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Invitations:
         """
         self._expire(now)
         if len(self._open) >= _MOST_OPEN:
-            raise NotJoined(f"{_MOST_OPEN} tokens are open already; each expires after an hour.")
+            raise NotJoined(f"{_MOST_OPEN} tokens are open already; each expires within an hour.")
         secret = secrets.token_urlsafe(32)
         self._open[_digest(secret)] = _Invitation(now + lasts, host, by, held)
         self._keep()
@@ -168,8 +168,8 @@ class Invitations:
         invitation = self._standing.get(digest) or self._open.get(digest)
         if invitation is None:
             raise NotJoined(
-                "The pool does not take this token: it was used already, or has expired (after an "
-                "hour). Make a new one at the pool with `jupyter gpushare pool token`."
+                "The pool does not take this token: it was used already, or has expired. Make a "
+                "new one at the pool with `jupyter gpushare pool token`."
             )
         if invitation.host is None and is_known:
             raise NotJoined(
@@ -324,8 +324,7 @@ async def ask(token: Token, params: Mapping[str, Any], now: float) -> dict[str, 
     """Join by a token; the pool's answer. Raises :class:`NotJoined`."""
     if token.expires <= now:
         raise NotJoined(
-            "The token has expired: it is good for an hour. Make a new one at the pool with "
-            "`jupyter gpushare pool token`."
+            "The token has expired. Make a new one at the pool with `jupyter gpushare pool token`."
         )
     where = f"{token.address}:{token.port}"
     writer: asyncio.StreamWriter | None = None
