@@ -6,7 +6,6 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, fields
-from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
 from typing import Any, Final, cast
@@ -39,7 +38,7 @@ from .ledger import audit
 from .manager import PoolManager
 from .pki import BadRequest
 from .state import NOT_USED, Host, State
-from .texts import no_host
+from .texts import moment, no_host
 from .where import LASTS, newest, rank
 from .words import commands as cmd, events as ev
 from .words.hosts import Group, Holding, Ranked, Wish
@@ -298,8 +297,8 @@ def held_by(host: Host) -> str:
     held = host.held
     if held is None:
         return ""
-    ends = None if held.until is None else datetime.fromtimestamp(held.until, UTC)
-    return f"{held.engine} {held.piece}" + (f" until {ends:%Y-%m-%d %H:%M} UTC" if ends else "")
+    until = "" if held.until is None else f" until {moment(held.until)}"
+    return f"{held.engine} {held.piece}{until}"
 
 
 def quota_row(state: State, environment: EnvironmentName) -> dict[str, Any]:

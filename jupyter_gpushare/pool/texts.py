@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from ..policy.say.texts import gpus
 from ..protocol.words import did_you_mean
@@ -15,9 +16,14 @@ def clock(unix: float) -> str:
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02} UTC"
 
 
+def moment(unix: float) -> str:
+    """A day and a time, as ``2026-11-29 14:00 UTC``."""
+    return f"{datetime.fromtimestamp(unix, UTC):%Y-%m-%d %H:%M} UTC"
+
+
 def ends(held: Holding) -> str:
     """A host that is not there for long."""
-    until = "" if held.until is None else clock(held.until)
+    until = "" if held.until is None else moment(held.until)
     return f"It leaves the pool at {until}, when {held.engine} {held.piece} ends."
 
 
