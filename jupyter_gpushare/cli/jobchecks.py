@@ -53,7 +53,8 @@ def batch_job(environ: Mapping[str, str]) -> Iterator[Check]:
 def _end_of_job(environ: Mapping[str, str]) -> float | None:
     """When the job ends, in Unix time; ``None`` where that is not known."""
     if told := environ.get("SLURM_JOB_END_TIME"):  # newer Slurms say it themselves
-        return float(told) if told.isdecimal() else None
+        # With 11 digits it is the year 5138 at most; a date cannot be that of any number.
+        return float(told) if told.isdecimal() and len(told) <= 11 else None
     if (job := environ.get("SLURM_JOB_ID")) is None:
         return None
     asks = ["squeue", "--noheader", "--format=%e", f"--jobs={job}"]

@@ -447,6 +447,11 @@ def test_a_job_says_which_it_is_and_until_when() -> None:
     assert not [*batch_job({"CUDA_VISIBLE_DEVICES": "0"})]
     (other,) = batch_job({"PBS_JOBID": "8.pbs"})
     assert other.text.endswith("none that are known here; nobody says until when")
+    for nonsense in ("9" * 18, "9" * 400, "soon"):
+        (check,) = job(SLURM_JOB_END_TIME=nonsense)
+        assert check.text.endswith("nobody says until when")
+    (late,) = job(SLURM_JOB_END_TIME="9" * 11)
+    assert "until 5138" in late.text
 
 
 def test_what_is_wrong_with_a_job_is_noticed(tmp_path: Path) -> None:
