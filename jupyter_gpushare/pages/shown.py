@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 
 from jupyter_gpushare.figures import format_hours
 from jupyter_gpushare.protocol import said
+from jupyter_gpushare.protocol.periods import moment
 
 Json = Mapping[str, Any]
 
@@ -35,11 +36,6 @@ def prose(text: object) -> Markup:
 def iso(unix: float) -> str:
     """``2026-11-28T14:00:00+00:00``."""
     return datetime.fromtimestamp(unix, UTC).isoformat(timespec="seconds")
-
-
-def moment(unix: float) -> str:
-    """``2026-11-28 14:00 UTC``; the page's script writes it by the reader's clock."""
-    return f"{datetime.fromtimestamp(unix, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def gpu_hours(gpu_seconds: float) -> str:

@@ -13,10 +13,11 @@ import jinja2
 from tornado import web
 
 from jupyter_gpushare.figures import counted
+from jupyter_gpushare.protocol.periods import moment
 from jupyter_gpushare.protocol.quota import source_text, value_text
 
 from .forms import own_text
-from .shown import gpu_hours, iso, moment, prose
+from .shown import gpu_hours, iso, prose
 from .viewer import Pool
 
 HERE: Final = Path(__file__).resolve().parent

@@ -23,6 +23,7 @@ from ..protocol.calls import Call, QuotaName, QuotaParams
 from ..protocol.documents import HeldQuota
 from ..protocol.errors import Reason
 from ..protocol.messages import PROTOCOL, Method
+from ..protocol.periods import moment
 from ..protocol.poolcalls import (
     DrainHostParams,
     HeldParams,
@@ -38,7 +39,7 @@ from .ledger import audit
 from .manager import PoolManager
 from .pki import BadRequest
 from .state import NOT_USED, Host, State
-from .texts import moment, no_host
+from .texts import no_host
 from .where import LASTS, newest, rank
 from .words import commands as cmd, events as ev
 from .words.hosts import Group, Holding, Ranked, Wish

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from ..policy.say.texts import gpus
+from ..protocol.periods import moment
 from ..protocol.words import did_you_mean
 from .words.hosts import Group, Holding
 
@@ -14,11 +14,6 @@ def clock(unix: float) -> str:
     """The time of day, as ``14:05:30 UTC``; of a part of a second the whole one."""
     seconds = int(-(-unix // 1)) % 86400
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02} UTC"
-
-
-def moment(unix: float) -> str:
-    """A day and a time, as ``2026-11-29 14:00 UTC``."""
-    return f"{datetime.fromtimestamp(unix, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def ends(held: Holding) -> str:

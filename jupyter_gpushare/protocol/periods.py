@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any, Final
 
 WEEK: Final = "week"
@@ -60,3 +60,8 @@ def day_names(starts: Iterable[float], offset: float) -> list[str]:
 def zone_name(offset: float) -> str:
     """``UTC``, ``UTC+01:00``."""
     return str(timezone(timedelta(seconds=round(offset / 60) * 60))) if offset else "UTC"
+
+
+def moment(unix: float) -> str:
+    """A day and a time, as ``2026-11-29 14:00 UTC``."""
+    return f"{datetime.fromtimestamp(unix, UTC):%Y-%m-%d %H:%M} UTC"
