@@ -448,6 +448,8 @@ def test_close_ends_the_thread_and_the_descriptors(recorder: Recorder) -> None:
         # The scripted node's own end, and the listing itself.
         until(lambda: len(ours()) <= 2, "the descriptors closed")
         until(lambda: threading.active_count() <= threads, "the end of the threads")
+        with pytest.raises(NodeUnavailable, match="hung up"):
+            session.call(Method.STATUS)
 
 
 def test_what_is_given_back_at_the_end_is_answered_first(recorder: Recorder) -> None:
