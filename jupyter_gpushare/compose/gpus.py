@@ -8,7 +8,7 @@ from typing import Final
 from ..figures import counted, ended
 from ..protocol import documents as doc
 from .leases import LIFTED_HINT, name_of
-from .text import Text, join, left, name, percent, perhaps, said, since, size, text
+from .text import Text, clock, join, left, name, percent, perhaps, said, since, size, text
 
 #: Tasks on a GPU that are named; others are counted.
 _NAMED: Final = 4
@@ -94,7 +94,10 @@ def _problems(gpu: doc.Gpu) -> Iterator[doc.Fact]:
         by = f" ({name(out['by'])})" if out["by"] else ""
         still = f"{counted(out['leases'], 'lease is', 'leases are')} still there."
         still, why = still if out["leases"] else _EMPTY, ended(name(out["reason"], 500))
-        yield said("problem", f"Out of service{by}: {why} {still}", tone="warn")
+        until = out.get("until") if out["leases"] else None
+        due = "" if until is None else text("It is to be empty by {}.", clock(until))
+        told = join([f"Out of service{by}: {why}", due, still], " ")
+        yield said("problem", told, tone="warn")
     for one in gpu["squatters"]:
         who = "A process" if one["pid"] is None else f"Process {one['pid']}"
         used = "memory" if one["memory"] is None else size(one["memory"])

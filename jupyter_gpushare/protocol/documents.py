@@ -355,6 +355,12 @@ class OutOfService(TypedDict):
     reason: Annotated[str, "why, in the administrator's words"]
     by: Annotated[str | None, Private(Names.WHO), "who did it; null: not yours to know"]
     leases: Annotated[Count, "that are still there; 0: it is empty"]
+    until: NotRequired[
+        Annotated[
+            float | None,
+            "by when it is to be empty: Unix time, seconds; null: when its tasks have ended",
+        ]
+    ]
 
 
 IsOut = Annotated[

@@ -40,6 +40,7 @@ from ...policy.measure.observe import owner
 from ...policy.recall import lifts
 from ...policy.recall.offers import idle_until
 from ...policy.recall.outlook import Outlook
+from ...policy.recall.stopping import empty_by
 from ...policy.say.quotas import environment_row, group_row
 from ...policy.say.texts import REBUILDING, budget_when
 from ...policy.words.config import PolicyConfig
@@ -597,7 +598,7 @@ class Sheet:
         gpu: doc.Gpu = {
             **row,
             "mine": _reserved(self._state, viewer.environment, uuid),
-            "out_of_service": out_of_service(self._state, uuid, viewer),
+            "out_of_service": out_of_service(self._state, uuid, viewer, self._offset),
             "squatters": [
                 {
                     "pid": process.pid if viewer.admin else None,
@@ -876,15 +877,21 @@ def _gpu(
     }
 
 
-def out_of_service(state: State, uuid: GpuUuid, viewer: Viewer) -> doc.OutOfService | None:
-    """Why a GPU is out of service, and how many leases are still there. ``None`` if it serves."""
-    out = state.out.get(uuid)
+def out_of_service(
+    state: State, uuid: GpuUuid, viewer: Viewer, offset: float
+) -> doc.OutOfService | None:
+    """Why a GPU is out of service, and how many leases are still there. ``None`` if it serves.
+
+    ``offset``: seconds from boot time to Unix time.
+    """
+    out, until = state.out.get(uuid), empty_by(state, [uuid])
     if out is None:
         return None
     return {
         "reason": out.reason,
         "by": out.by if viewer.admin else None,
         "leases": sum(gpu == uuid for _lease, gpu in state.claims),
+        "until": None if until is None else until + offset,
     }
 
 

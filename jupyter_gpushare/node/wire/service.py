@@ -520,7 +520,8 @@ class Service:
                 conn.reply(call.id, self.quotas.answer(call.params))
             elif call.method in (Method.GPU_DRAIN, Method.GPU_RESUME):
                 gpu = call.params.gpu
-                out = out_of_service(state, GpuUuid(gpu), guest.who.viewer)
+                offset = self._manager.clock.wall() - self._manager.clock.boot()
+                out = out_of_service(state, GpuUuid(gpu), guest.who.viewer, offset)
                 changed = decision.count > 0
                 conn.reply(call.id, {"gpu": gpu, "out_of_service": out, "changed": changed})
             else:

@@ -13,13 +13,13 @@ of whatever class, `stop_grace` seconds before: it would lose what it has not sa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..books import compute, demand
 from ..books.state import Lease, State
 from ..turns import terms
 from ..words.config import PolicyConfig
-from ..words.model import LeaseId, LeasePhase, PriorityClass, TaskKind
+from ..words.model import GpuUuid, LeaseId, LeasePhase, PriorityClass, TaskKind
 from ..words.promises import Cause
 from ..words.recalls import Give, Recall, Why
 from . import patience
@@ -43,7 +43,12 @@ def _can(lease: Lease) -> bool:
 
 def until(state: State, lease: Lease) -> float | None:
     """Boot time by which a GPU of this lease is to be empty; ``None``: nobody said that."""
-    out = [one for part in lease.allocations if (one := state.out.get(part.gpu)) is not None]
+    return empty_by(state, [part.gpu for part in lease.allocations])
+
+
+def empty_by(state: State, gpus: Iterable[GpuUuid]) -> float | None:
+    """Boot time by which the first of these GPUs is to be empty; ``None``: nobody said that."""
+    out = [one for gpu in gpus if (one := state.out.get(gpu)) is not None]
     # A GPU that is out for a reason of its own goes with the node all the same.
     said = (*out, *((state.drained,) if out and state.drained is not None else ()))
     return min((one.until for one in said if one.until is not None), default=None)

@@ -826,6 +826,8 @@ export interface components {
             leases: number;
             /** @description why, in the administrator's words */
             reason: string;
+            /** @description by when it is to be empty: Unix time, seconds; null: when its tasks have ended */
+            until?: number | null;
         };
         OwnQuota: {
             /** @description whether you may administer */
