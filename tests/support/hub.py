@@ -479,4 +479,5 @@ class RunningHub:
             except psutil.Error:
                 continue
             if str(folder) in told:
-                left.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    left.kill()

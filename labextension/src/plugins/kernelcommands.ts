@@ -38,16 +38,32 @@ import { RequestForm } from '../widgets/requestform';
 import { readAll } from './notifications';
 import { viewServices } from './services';
 
-/**
- * What is done within it shows no progress, and progress stays for so long (milliseconds).
- *
- * JupyterLab loses what it is told of a notification before that has been drawn: who was refused
- * at once saw a wheel that turned for ever.
- */
+/** What is done within it shows no progress, and progress stays for so long (milliseconds). */
 const MOMENT = 1000;
+
+/** So many moments a notification may take to be drawn. With *do not disturb* none is. */
+const MOMENTS = 30;
 
 const aMoment = (): Promise<null> =>
   new Promise(resolve => window.setTimeout(() => resolve(null), MOMENT));
+
+/**
+ * Wait until a notification has been drawn, or was closed.
+ *
+ * JupyterLab loses what it is told of a notification before that: who was refused at once saw a
+ * wheel that turned for ever. It draws a notification as the element of the same id.
+ */
+const drawn = async (id: string): Promise<void> => {
+  let left = MOMENTS;
+  do {
+    await aMoment();
+    left -= 1;
+  } while (
+    left > 0 &&
+    Notification.manager.has(id) &&
+    !document.getElementById(id)
+  );
+};
 
 /** The kernel that a command is about, and what it has. */
 interface IChosen {
@@ -121,7 +137,7 @@ export const kernelCommandsPlugin: JupyterFrontEndPlugin<void> = {
         id = Notification.emit(doingText(action, name, trans), 'in-progress', {
           autoClose: false
         });
-        await aMoment();
+        await drawn(id);
       }
       const [type, message] = await answer;
       const options = {
