@@ -1,4 +1,4 @@
-"""In random nights of stops and backfill batch delays no person for longer than it may."""
+"""In random nights of stops, drains and backfill batch delays no person, and is asked in time."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from jupyter_gpushare.policy.recall import backfill, patience, plan, stopping
 from jupyter_gpushare.policy.words import commands as cmd, events as ev
 from jupyter_gpushare.policy.words.model import (
     Activity,
+    GpuUuid,
     LeaseId,
     LeasePhase,
     PriorityClass,
@@ -53,7 +54,7 @@ class BatchWorld(World):
         #: What each task asked for; when each was asked to stop; who has said that it goes on.
         self.wishes: dict[LeaseId, Request] = {}
         self.asked_to_stop: dict[LeaseId, float] = {}
-        self.counts = dict.fromkeys(("stops", "resumes", "backfilled"), 0)
+        self.counts = dict.fromkeys(("stops", "leaves", "resumes", "backfilled"), 0)
 
     def before_event(self, before: State, event: ev.Event) -> None:
         match event:
@@ -72,6 +73,10 @@ class BatchWorld(World):
         lease = before.leases[event.lease]
         assert lease.request.stops, "it never said so, or not any more"
         assert lease.request.priority_class is BATCH
+        if event.why is Why.OUT_OF_SERVICE:
+            self.counts["leaves"] += 1
+            self.asked_to_stop[event.lease] = event.at
+            return  # every world looks whether it is the time
         assert lease.granted_at is not None
         assert event.at >= lease.granted_at + AFTER, "it has hardly begun"
         assert any(kind is INTERACTIVE for kind, _who in before.queue.lanes), "nobody waits"
@@ -148,6 +153,34 @@ class Night:
         if chance.random() < 0.2:
             world.observe()
         self.resumes()
+        self.serves()
+
+    def serves(self) -> None:
+        """An administrator takes a GPU or all out of service, perhaps by a time; and puts back.
+
+        Often the GPU of a program that has said that it goes on, or one and then its node: else
+        these would be rare.
+        """
+        world, chance = self.world, self.chance
+        which = chance.choice(sorted(world.state.gpus))
+        if chance.random() < 0.03:
+            if went_on := self.went_on():
+                which = chance.choice(went_on)
+            within = chance.choice((None, 10.0, 20.0, 40.0) if went_on else (None, 0.0, 20.0))
+            world.run(cmd.TakeOut(world.at, which, "its fan", "root", within))
+            if chance.random() < 0.3:
+                world.run(cmd.TakeOut(world.at, None, "the job ends", "root", 15.0))
+        elif chance.random() < 0.08 and world.state.out:
+            world.run(cmd.PutBack(world.at, chance.choice((which, None)), "root"))
+
+    def went_on(self) -> list[GpuUuid]:
+        """The GPUs of programs that were asked to stop and go on."""
+        gpus: list[GpuUuid] = []
+        for name, lease in self.leases():
+            recall = self.world.state.recall(name, Give.STOP)
+            if recall is not None and recall.phase is RecallPhase.KEPT:
+                gpus += [part.gpu for part in lease.allocations]
+        return gpus
 
     def leases(self) -> list[tuple[LeaseId, Lease]]:
         """The oldest first. A map's own order is another one in each process."""
@@ -185,7 +218,7 @@ class Night:
         wish, held = world.wishes[name], world.at - (lease.granted_at or 0.0)
         stop, memory = world.state.recall(name, Give.STOP), world.state.memory_recall(name)
         if stop is not None and stop.is_asked and chance.random() < 0.3:
-            if (how := chance.random()) < 0.7:
+            if (how := chance.random()) < 0.5:
                 self.ends(name)
             elif how < 0.85:
                 world.says(name, cmd.Keep, "the disk is full")
@@ -230,6 +263,7 @@ class Night:
         )
         world.asked_to_stop.clear()  # an ask that may have gone astray may be made again
         world.asked.clear()
+        world.told_to_leave.clear()
         world.run(cmd.Start(world.at, BOOT, told_gpus))
         world.observe()
 
@@ -264,11 +298,12 @@ def test_a_night(seed: int) -> None:
 def test_the_nights_have_what_they_are_about() -> None:
     seen = {what: sum(night(seed)[what] for seed in range(5)) for what in night(0)}
     assert seen["stops"] >= 5
+    assert seen["leaves"] >= 5
     assert seen["resumes"] >= 5
     assert seen["backfilled"] >= 3
 
 
-due, resume, in_class = stopping.due, requests.resume_lease, Request.in_class
+due, until, resume, in_class = stopping.due, stopping.until, requests.resume_lease, Request.in_class
 
 
 def at_once(state, config, lease):
@@ -278,6 +313,10 @@ def at_once(state, config, lease):
 def anybody(state, config, lease):
     request = dataclasses.replace(lease.request, stops=True)
     return due(state, config, dataclasses.replace(lease, request=request))
+
+
+def alone(state, lease):
+    return until(dataclasses.replace(state, drained=None), lease)
 
 
 def offered(state, event):
@@ -299,6 +338,10 @@ BUGS = {
     ],
     "whether a program can save its state is not looked at": [(stopping, "due", anybody)],
     "who takes its word back is expected to stop": [(CHANGES, ev.StopOffered, offered)],
+    "a GPU that was out before does not go with its node": [(stopping, "until", alone)],
+    "who went on for others has heard of the drain": [
+        (stopping, "_has_heard", lambda *_: True),
+    ],
     "a batch request that fits is granted": [
         (serving, "delays", lambda *_: False),
         (requests, "delays", lambda *_: False),

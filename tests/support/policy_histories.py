@@ -103,9 +103,9 @@ class Histories(WallsFall, RuleBasedStateMachine):
             assert isinstance(again, core.Grant | core.Wait)
             assert again.lease == first.lease, "a retry must not get a second lease"
 
-    @rule(who=st.sampled_from(PEOPLE), gib=st.none() | st.integers(1, 9))
-    def keep_a_tree(self, who: str, gib: int | None) -> None:
-        """A keeper asks, and two processes join what it got."""
+    @rule(who=st.sampled_from(PEOPLE), gib=st.none() | st.integers(1, 9), ends=st.booleans())
+    def keep_a_tree(self, who: str, gib: int | None, ends: bool) -> None:
+        """A keeper asks, and two processes join what it got; perhaps it ends, and they go on."""
         pid, self.next_pid = self.next_pid, self.next_pid + 3
         memory = None if gib is None else gib * GIB
         asked = self.world.request(who, pid, Request(1, memory, keeper=True))
@@ -113,11 +113,16 @@ class Histories(WallsFall, RuleBasedStateMachine):
         for child in (pid + 1, pid + 2) if isinstance(asked, core.Grant | core.Wait) else ():
             self.alive[child] = who
             self.world.run(cmd.Attach(self.world.at, asked.lease, who, process(child)))
+        if ends:
+            self._ends(pid)
 
     @precondition(lambda self: self.world.state.leases)
-    @rule(data=st.data(), orphans=st.booleans())
-    def succeed(self, data: st.DataObject, orphans: bool) -> None:
-        """Another process would keep a lease: it does where the one that asked has ended."""
+    @rule(data=st.data(), orphans=st.booleans(), stops=st.booleans())
+    def succeed(self, data: st.DataObject, orphans: bool, stops: bool) -> None:
+        """Another process would keep a lease: it does where the one that asked has ended.
+
+        Then it is the one to say whether it can save its state and stop.
+        """
         leases = self.world.state.leases
         left = sorted(name for name, lease in leases.items() if lease.inherited_at is not None)
         name = data.draw(st.sampled_from(left if orphans and left else sorted(leases)))
@@ -132,6 +137,8 @@ class Histories(WallsFall, RuleBasedStateMachine):
             self.alive[pid] = lease.environment
             assert (after.phase, after.task.process.pid) == (lease.phase, pid)
             assert after.yields
+            self.world.says(name, cmd.OfferStop, stops)
+            assert self.world.state.leases[name].request.stops is stops
 
     @rule(who=st.sampled_from(PEOPLE), kernels=st.integers(1, 3))
     def ask_plainly(self, who: str, kernels: int) -> None:
@@ -260,7 +267,9 @@ class Histories(WallsFall, RuleBasedStateMachine):
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
     def die(self, data: st.DataObject) -> None:
-        pid = data.draw(st.sampled_from(sorted(self.alive)))
+        self._ends(data.draw(st.sampled_from(sorted(self.alive))))
+
+    def _ends(self, pid: int) -> None:
         del self.alive[pid]
         before = self.world.state
         self.world.die(pid)
@@ -284,6 +293,16 @@ class Histories(WallsFall, RuleBasedStateMachine):
         """A task parks, asked or not, perhaps with memory that nobody measured yet; or keeps."""
         name = data.draw(st.sampled_from(self._leases(LeasePhase.HELD)))
         self.world.says(name, *((cmd.Keep, "CUDA runs") if keep else (cmd.Park,)))
+
+    @precondition(lambda self: self._leases(LeasePhase.HELD))
+    @rule(data=st.data(), can=st.booleans(), heirs=st.booleans())
+    def offer_stop(self, data: st.DataObject, can: bool, heirs: bool) -> None:
+        """A task can save its state and stop, or not any more; perhaps an heir of a lease."""
+        held = self._leases(LeasePhase.HELD)
+        left = [name for name in held if self.world.state.leases[name].inherited_at is not None]
+        name = data.draw(st.sampled_from(left if heirs and left else held))
+        if isinstance(self.world.says(name, cmd.OfferStop, can), core.Done):
+            assert self.world.state.leases[name].request.stops is can
 
     @precondition(lambda self: self.world.state.idle)
     @rule(
@@ -395,14 +414,25 @@ class Histories(WallsFall, RuleBasedStateMachine):
                 still.add(name)
         self.world.run(cmd.Tick(self.world.at, self.world.at, frozenset(still)))
 
-    @rule(data=st.data(), out=st.booleans(), new=st.booleans())
-    def drain(self, data: st.DataObject, out: bool, new: bool) -> None:
-        """An admin takes a GPU out of service, says another reason, or puts it back."""
+    @precondition(lambda self: self.world.state.queue.waiting)
+    @rule(silent=st.sampled_from(["everybody", "the odd ones"]))
+    def restart_while_some_are_stopped(self, silent: str) -> None:
+        self.time_passes(70.0, silent, stopped=True)
+        self.restart()
+
+    @rule(
+        data=st.data(),
+        out=st.booleans(),
+        new=st.booleans(),
+        within=st.sampled_from([None, 0.0, 40.0, 90.0]),
+    )
+    def drain(self, data: st.DataObject, out: bool, new: bool, within: float | None) -> None:
+        """An admin takes a GPU out of service, says another reason or time, or puts it back."""
         gpus = sorted(self.world.state.gpus) + sorted(self.world.state.out)
         uuid = data.draw(st.sampled_from(gpus))
         if out:
             reason = f"fan {self.next_pid if new else 1}"
-            self.world.run(cmd.TakeOut(self.world.at, uuid, reason, "root"))
+            self.world.run(cmd.TakeOut(self.world.at, uuid, reason, "root", within))
             assert self.world.state.out[uuid].reason == reason
         else:
             self.world.run(cmd.PutBack(self.world.at, uuid, "root"))
@@ -450,16 +480,25 @@ class Histories(WallsFall, RuleBasedStateMachine):
             self.world.at, quotas.default, tuple(quotas.groups.items()), tuple(quotas.users.items())
         )
         expected = core.evolve(before, told_quotas).queue
-        order = [item.lease for item in expected.service_order()]
+        # That a process is stopped no ledger knows; the node manager looks when it starts.
+        stopped = frozenset(n for n in before.queue.waiting if before.leases[n].suspended)
+        order = [item.lease for item in expected.service_order() if item.lease not in stopped]
         self.world.state = core.evolve(state, told_quotas)
-        assert self.world.state.queue.held_up == expected.held_up
+        held_up = set(self.world.state.queue.held_up)
+        assert held_up - stopped == set(expected.held_up) - stopped
         again = self.world.state.queue.service_order()
+        again = [item for item in again if item.lease not in stopped]
         assert [item.lease for item in again] == order
         left = {item.lease: item.left for item in before.queue.waiting.values()}
-        assert {item.lease: item.left for item in again} == left
+        assert all(item.left == left[item.lease] for item in again)
         self.world.asked.clear()  # an ask that may have gone astray may be made again
+        self.world.told_to_leave.clear()
         gpus = tuple(books.gpu for books in before.gpus.values())
-        self.world.run(cmd.Start(self.world.at, BOOT, gpus))
+        self.world.run(cmd.Start(self.world.at, BOOT, gpus, stopped=stopped))
+        for name in stopped & set(self.world.state.leases):
+            lease = self.world.state.leases[name]
+            assert lease.phase is not LeasePhase.HELD, "it cannot use what it was granted"
+            assert lease.suspended or name not in self.world.state.queue.waiting
         if self.falls:
             self.walls_fall(self.falls)
         self.world.measure_budgets()

@@ -212,6 +212,8 @@ class World:
     #: Since when each lease is idle, and when it was last asked for its GPUs.
     idle_since: dict[LeaseId, float] = field(default_factory=dict)
     asked: dict[LeaseId, float] = field(default_factory=dict)
+    #: When each program was last asked to stop because its GPU is to be empty.
+    told_to_leave: dict[LeaseId, float] = field(default_factory=dict)
     #: How many more grants may pass each waiting request, counted here.
     may_pass: dict[LeaseId, int] = field(default_factory=dict)
     #: Since which measurement a request waits only because somebody's limit is lifted, and
@@ -246,6 +248,10 @@ class World:
             self.before_event(after, event)
             if is_asked_back(event):
                 self.idle_long_enough(after, event)
+            if isinstance(event, ev.RecallMoved) and event.give is Give.STOP:
+                self.leaves_in_time(after, event)
+            if isinstance(event, ev.LeaseInherited):
+                self.told_to_leave.pop(event.lease, None)
             if isinstance(event, ev.ClaimMoved) and event.phase is ClaimPhase.GONE:
                 holder = (after.leases[event.lease].task.process.pid, event.gpu)
                 if holder not in self.memory:
@@ -279,6 +285,8 @@ class World:
         if before.rebuild is None and self.config.place_by_share:
             self.within_compute(result)
         assert after == result.state, "events and state disagree"
+        if isinstance(command, cmd.Tick):
+            self.asks_all_that_must_leave(after)
         if self.chance.random() < self.twice:
             assert core.step(before, command, self.config) == result, "not deterministic"
         if result.state is not self.checked:  # most commands change nothing
@@ -649,6 +657,36 @@ class World:
             if self.config.moving is not None:  # for a task that would come
                 waits |= any(turn.phase is TurnPhase.WAITS for turn in before.turns.values())
             assert waits, "nobody waits"
+
+    @staticmethod
+    def empty_by(state: State, lease: Lease) -> float:
+        """When the first of its GPUs is to be empty, by itself or with its node."""
+        gone = [state.out[part.gpu] for part in lease.allocations if part.gpu in state.out]
+        if gone and state.drained is not None:
+            gone.append(state.drained)
+        return min((out.until for out in gone if out.until is not None), default=math.inf)
+
+    def leaves_in_time(self, before: State, event: ev.RecallMoved) -> None:
+        """A program whose GPU is to be empty is asked once there is just time enough to save."""
+        if event.why is not Why.OUT_OF_SERVICE or event.phase is not RecallPhase.TOLD:
+            return
+        last = self.empty_by(before, before.leases[event.lease]) - self.config.stop_grace
+        assert event.at >= last, "it is asked to stop too soon"
+        told = self.told_to_leave.get(event.lease, -math.inf)
+        assert told < last or event.at >= told + patience.AGAIN, "it has heard"
+        self.told_to_leave[event.lease] = event.at
+
+    def asks_all_that_must_leave(self, state: State) -> None:
+        """No program that can save its state loses it because nobody asked."""
+        for name, lease in state.leases.items() if state.out else ():
+            last = self.empty_by(state, lease) - self.config.stop_grace
+            can = lease.request.stops and lease.phase is LeasePhase.HELD and not lease.stalled
+            can &= lease.request.priority_class is PriorityClass.BATCH and not lease.is_resuming
+            memory, stop = state.memory_recall(name), state.recall(name, Give.STOP)
+            if not can or (memory is not None and memory.moving) or self.at < last:
+                continue
+            told = self.told_to_leave.get(name, -math.inf) >= last
+            assert told or (stop is not None and stop.is_out), f"{name} loses what it did not save"
 
     def last_worked(self, lease: Lease) -> float | None:
         """When a process of a lease was last measured at work."""
