@@ -46,11 +46,11 @@ class _Watched:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._told = False
+        self.shown_at: float | None = None
 
     def update(self, notice: Mapping[str, Any]) -> None:
-        if not self._told:
-            self._told = True
+        if self.shown_at is None:
+            self.shown_at = time.monotonic()
             self._log.note(Saw.QUEUED, request="tenant", lease=notice.get("lease"))
 
     def away(self, left: float) -> None:
