@@ -440,7 +440,7 @@ class World:
                 other.request.memory or 0
                 for other in after.leases.values()
                 if other.environment == event.environment
-                and not other.has_residue
+                and other.is_task
                 and (other.id, part.gpu) in after.claims
             )
             held = after.reservations[(event.environment, part.gpu)]
@@ -499,10 +499,18 @@ class World:
     def lifts_nobody_elses(self, before: State, after: State, event: ev.ReservationResized) -> None:
         """A lifted limit is a reservation like any other, and only while nobody waits.
 
-        What tasks named stays reserved when it shrinks.
+        What tasks named stays reserved when it shrinks, until they have ended: what outlives them
+        keeps what it uses.
         """
         held = after.reservations[(event.environment, event.gpu)]
-        assert held.full is not None or held.memory >= held.named, "less is left than was named"
+        has_tasks = any(
+            gpu == event.gpu
+            and after.leases[name].environment == event.environment
+            and after.leases[name].phase is not LeasePhase.ENDED
+            for name, gpu in after.claims
+        )
+        is_less = held.full is None and held.memory < held.named
+        assert not (has_tasks and is_less), "less is left than was named"
         grew = after.gpus[event.gpu].reserved - before.gpus[event.gpu].reserved
         if grew <= 0:
             return
