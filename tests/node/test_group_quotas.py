@@ -105,7 +105,7 @@ def test_who_waits_reads_why_and_gets_the_gpu_when_it_is_back(tmp_path: Path) ->
         alice, root = node.client("alice"), node.client("root")
         second = gpus(root)[1]["uuid"]
         answer = root.call(Method.GPU_DRAIN, gpu=second, reason="fan replaced on Friday")
-        out = {"reason": "fan replaced on Friday", "by": "root", "leases": 0}
+        out = {"reason": "fan replaced on Friday", "by": "root", "leases": 0, "until": None}
         assert answer == {"gpu": second, "out_of_service": out, "changed": True}
         assert not root.call(Method.GPU_DRAIN, gpu=second, reason=out["reason"])["changed"]
         for method, more in ((Method.GPU_DRAIN, {"reason": "mine"}), (Method.GPU_RESUME, {})):

@@ -42,7 +42,7 @@ def promise_what_is_taken() -> None:
 
     def rooms(state, environment, without):
         for seen in original(state, environment, without):
-            yield dataclasses.replace(seen, free=seen.memory)
+            yield seen._replace(free=seen.memory)
 
     room.rooms_without = rooms
 
