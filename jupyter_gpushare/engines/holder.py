@@ -114,6 +114,7 @@ class HolderVerb(WithCommand, ABC):
         while not self._joins(str(letter["token"]), said):
             if self._told_to_end:
                 return 0
+            # A pool tells nobody when it is back. The token's end bounds how long we look.
             time.sleep(_LOOK)
         line = [sys.executable, "-m", "jupyter_gpushare.cli", "node", f"--socket={place}"]
         line += [f"--ledger={own / 'ledger.sqlite'}", *(["--shared"] if self.sockets else ())]

@@ -18,6 +18,7 @@ from support.jupyter import Kernel, wait_for
 from support.podman import ROOT, Podman, missing, stale
 
 WHY_NOT = why_not() or missing() or stale()
+# Without podman, or with packages older than the sources, it would test nothing of today's.
 pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(900),

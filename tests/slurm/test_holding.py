@@ -68,6 +68,7 @@ def test_who_computes_as_a_job_is_cancelled_and_the_pool_is_away_keeps_what_can_
     people = {seconds: holding.notebook("n1") for seconds in (3, 30)}
     for seconds, person in people.items():
         assert "has 41" in person.run(GET)
+        # It stands for a computation, which takes this long.
         computes = f"import time; time.sleep({seconds}); print('now', x)"
         person.send(f"x += 1; open('began-{seconds}', 'w').close(); {computes}")
         began = cluster.home(PERSON) / f"began-{seconds}"
@@ -102,7 +103,7 @@ def save():
 
 print("from", step, flush=True)
 while not begun or step < begun + 10:
-    time.sleep(0.02)
+    time.sleep(0.02)  # a step of the training
     step += 1
     gpushare.checkpoint()
 print("done", flush=True)

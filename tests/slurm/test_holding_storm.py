@@ -244,7 +244,7 @@ def soon(look: Callable[[], T]) -> T:
     """What ``look`` gives, as soon as it is true, or 30 s later."""
     deadline = time.monotonic() + 30
     while not (found := look()) and time.monotonic() < deadline:
-        time.sleep(0.1)
+        time.sleep(0.1)  # between two looks at other processes, which tell nobody
     return found
 
 

@@ -403,7 +403,7 @@ class Histories(WallsFall, RuleBasedStateMachine):
         stopped=st.booleans(),
     )
     def time_passes(self, seconds: float, silent: str, stopped: bool = False) -> None:
-        """Who is silent may be ``stopped``, as in a job that is suspended."""
+        """A silent task sends no heartbeat. Slurm may have ``stopped`` its process."""
         self.world.at += seconds
         still = set[LeaseId]()
         for name, lease in sorted(self.world.state.leases.items()):
